@@ -61,7 +61,7 @@ def who_command(
     """
     from zkaudit.local.history import Question
     from zkaudit.local.who import who
-    from zkaudit.sources.server_logs import addresses_of, check
+    from zkaudit.sources.server_logs import addresses, check
 
     check(server_logs)
     at = clock.parse(at, "--at")
@@ -71,7 +71,7 @@ def who_command(
         for answer in answers:
             session = answer.session
             used = set() if session is None else {session.id}
-            address = next(iter(addresses_of(server_logs, used).values()), None)
+            address = next(iter(addresses(server_logs, used).values()), None)
             if as_json:
                 click.echo(json.dumps(_plain(answer, group, at, address)))
             else:

@@ -234,7 +234,7 @@ class _Job:
             )
         if options.group is not None and not options.growing and not self.groups:
             self._check_group(options.group)
-        self.addresses = server_logs.addresses(self.spark, options.server_logs)
+        self.addresses = server_logs.addresses(options.server_logs)
         self.journals: DataFrame | None = None
         if options.journals:
             self.journals = self._keep("journals", journals.read(self.spark, options.journals))

@@ -7,19 +7,16 @@ Two kinds of lines name both: "Established session 0x1... with negotiated timeou
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, TextIO
 
 from zkaudit.errors import InputMissingError
-from zkaudit.storage import Remote, local_url, place_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+from zkaudit.storage import Remote, place_of
 
 _LINES: Final = (
     re.compile(r"session 0x([0-9a-f]{1,16}) with negotiated timeout [0-9]+ for client /?(\S+)"),
@@ -41,46 +38,27 @@ def _local(place: str) -> Path:
     return found
 
 
-def addresses(spark: SparkSession, places: Sequence[str]) -> dict[int, str]:
+def addresses(places: Sequence[str], sessions: Container[int] | None = None) -> dict[int, str]:
     """Return the client address of each session that a line of the servers' logs names.
+    ``sessions``: only of these.
 
     If a session was resumed from another address, it gets all its addresses in alphabetical order,
     because the lines of different servers have no common order in time.
     """
-    if not places:
-        return {}
-    from pyspark.sql import functions as F
-
-    urls = [local_url(_local(place)) for place in places]
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            rows = [place for line in batch["value"].to_pylist() for place in _named(line)]
-            yield pa.RecordBatch.from_pylist(
-                [{"session": session, "address": address} for session, address in rows],
-                pa.schema([("session", pa.int64()), ("address", pa.string())]),
-            )
-
-    lines = spark.read.text(urls, recursiveFileLookup=True)
-    lines = lines.where(F.col("value").contains("session"))
-    every = F.array_sort(F.collect_set("address"))
-    both = lines.mapInArrow(read, "session long, address string").groupBy("session")
-    found = both.agg(F.concat_ws(", ", every).alias("address")).toArrow()
-    return dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
-
-
-def addresses_of(places: Sequence[str], sessions: set[int]) -> dict[int, str]:
-    """Return the client addresses of a few sessions, like ``addresses``, but without Spark."""
     every: dict[int, set[str]] = defaultdict(set)
     for file in (file for place in places for file in _files(place)):
-        with file.open(encoding="utf-8", errors="replace") as lines:
+        with _opened(file) as lines:
             for line in lines:
-                for session, address in _named(line):
-                    if session in sessions:
+                for session, address in _named(line) if "session" in line else ():
+                    if sessions is None or session in sessions:
                         every[session].add(address)
-    return {session: ", ".join(sorted(addresses)) for session, addresses in every.items()}
+    return {session: ", ".join(sorted(found)) for session, found in every.items()}
+
+
+def _opened(file: Path) -> TextIO:
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8", errors="replace")
+    return file.open(encoding="utf-8", errors="replace")
 
 
 def _named(line: str) -> Iterator[tuple[int, str]]:

@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -25,8 +26,11 @@ def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> 
     """Each finding gets an id, a file and a byte, and its session's address. A finding with a
     transaction that may never have been committed is inferred, less severe, and says so."""
     (tmp_path / "zk.log").write_text(SERVER_LOG)
-    known = addresses(spark, [str(tmp_path)])
-    assert known == {SESSION: "10.0.0.7:51442", 42: "10.0.0.8"}
+    older = gzip.compress(SERVER_LOG.replace("10.0.0.8", "10.0.0.9").encode())
+    (tmp_path / "zk.log.1.gz").write_bytes(older)
+    known = addresses([str(tmp_path)])
+    assert known == {SESSION: "10.0.0.7:51442", 42: "10.0.0.8, 10.0.0.9"}
+    assert addresses([str(tmp_path)], {7, 42}) == {42: known[42]}
     transactions = spark.createDataFrame(
         [("zk1", "log.1", 100, 5, 0, True), ("zk1", "log.1", 100, 5, 1, True),
          ("zk2", "log.6", 16, 6, 0, False)],
