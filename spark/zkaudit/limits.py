@@ -43,7 +43,8 @@ class Limits:
     stalled_seconds: float = _limit(
         300.0,
         "Report an owner that has committed nothing for this long while other members of "
-        "its group did, and that had committed regularly before.",
+        "its group did, or nothing for one partition while it did for others, and that had "
+        "committed regularly before.",
     )
     jump_rate: float = _limit(
         200_000.0,
