@@ -111,9 +111,8 @@ class Steps:
         current = since_plan(records)
         zk = self.stores.zk
         state = zk.run(migration_marker.state_of(change.group))
-        refusal = by_table(state, Action.UNDO if undo else Action.APPLY, self._force)
-        if refusal is None and state.record.handed_over and change.target is Store.KAFKA:
-            refusal = by_table(state, Action.PLAN)  # only the way back may be applied
+        forward = Action.APPLY if change.target is Store.KAFKA else Action.APPLY_BACK
+        refusal = by_table(state, Action.UNDO if undo else forward, self._force)
         if refusal is not None:  # an undo may also find that another operator has done it
             return refusal
         found = state.record

@@ -24,6 +24,7 @@ class Action(Enum):
     PLAN = "plan"
     PLAN_BACK = "plan --direction kafka-to-zk"
     APPLY = "apply"
+    APPLY_BACK = "apply, back to ZooKeeper"
     UNDO = "undo"
     LOCK = "lock"
     UNLOCK = "unlock"
@@ -33,6 +34,7 @@ class Action(Enum):
     FINALIZE = "live finalize"
     TO_ZOOKEEPER = "live to-zookeeper"
     MIRROR = "mirror"
+    MIRROR_ELSEWHERE = "mirror --to-cluster"
     CUT_OVER = "cut-over"
     COMPLETE = "complete"
     GATE = "gate"
@@ -168,7 +170,8 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         ((Case.MOVED, Case.USED), Do.DONE, None),
     ),
     Action.PLAN_BACK: _row(*_PROBLEMS, _LEAVING, ((Case.MOVED_BACK,), Do.DONE, None)),
-    Action.APPLY: _row(_UNREADABLE, _LATE, _LIVE_REFUSED, _MIRRORED_REFUSED, _LEAVING),
+    Action.APPLY: _row(_UNREADABLE, _LATE, _LIVE_REFUSED, _MIRRORED_REFUSED, *_ELSEWHERE),
+    Action.APPLY_BACK: _row(_UNREADABLE, _LATE, _LIVE_REFUSED, _MIRRORED_REFUSED, _LEAVING),
     Action.UNDO: {
         **_row(
             _UNREADABLE,
@@ -232,6 +235,17 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         ((Case.MIRROR_ZOOKEEPER, Case.MIRROR_KAFKA), Do.DONE, None),
         _STOPPED,
     ),
+    Action.MIRROR_ELSEWHERE: _row(
+        ((Case.LEAVING, Case.HANDED_OVER), Do.GO, None),
+        _STOPPED,
+        _MIRRORED_REFUSED,
+        *_BEFORE_MIRROR,
+        ((Case.PREPARED,), Do.SKIP, Reason.LIVE_MOVE),
+        ((Case.EMPTY,), Do.SKIP, Reason.NOTHING),
+        ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
+        ((Case.MISPLACED,), Do.REFUSE, Reason.MISPLACED),
+        *_LAYOUT,
+    ),
     Action.CUT_OVER: _row(
         *_BEFORE_MIRROR,
         ((*_NO_MODE, Case.PREPARED), Do.SKIP, Reason.NOT_MIRRORED),
@@ -275,8 +289,8 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
 
 BY_RECORD: Final = frozenset(
     {
-        Action.APPLY, Action.LOCK, Action.UNLOCK, Action.PREPARE, Action.TO_KAFKA, Action.FINALIZE,
-        Action.TO_ZOOKEEPER, Action.CUT_OVER, Action.COMPLETE,
+        Action.APPLY, Action.APPLY_BACK, Action.LOCK, Action.UNLOCK, Action.PREPARE,
+        Action.TO_KAFKA, Action.FINALIZE, Action.TO_ZOOKEEPER, Action.CUT_OVER, Action.COMPLETE,
     }
 )  # fmt: skip
 """Actions that know only a group's record and mode, and then make their own checks of offsets."""
