@@ -22,6 +22,7 @@ from zkmigrate.apply.records import ELSEWHERE
 from zkmigrate.errors import GroupRefusedError, MigrationError, check_members, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile, To
 from zkmigrate.model import GroupState, number
+from zkmigrate.plan.clusters.across import differing
 from zkmigrate.plan.layout import Place
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.table import Action, Do, decide
@@ -60,11 +61,8 @@ def check_origin(plan: GroupPlan, other: OtherCluster) -> None:
             text = f"consumers are on the coordinator of the other cluster: {shown(members)}"
             raise in_use(plan.group, Reason.COORDINATOR_MEMBER, f"{text}: stop them")
         held = kafka.fetch(group, sorted({*numbers, *other.partitions()}))
-    changed = [
-        tp
-        for tp in sorted({*numbers, *held})
-        if tp not in held or held[tp].offset != numbers.get(tp)
-    ]
+    changed = differing(numbers, {tp: one.offset for tp, one in held.items()})
+    changed = sorted({*changed, *(numbers.keys() ^ held.keys())})
     if changed:
         text = f"have changed since the plan: {shown(map(str, changed))}: plan again"
         raise refused(plan.group, Reason.CHANGED, f"offsets in the other cluster {text}")
@@ -203,10 +201,9 @@ def _check_held(
 ) -> None:
     """Check that no planned partition has another offset. The group may have offsets of other
     partitions: they stay as they are. Raises GroupRefusedError."""
-    for tp, stored in held.items():
-        if tp in planned and stored.offset != planned[tp]:
-            text = f"{tp} has the offset {stored.offset} in the other cluster: plan again"
-            raise refused(group, Reason.CHANGED, text)
+    for tp in differing(planned, {tp: one.offset for tp, one in held.items()}):
+        text = f"{tp} has the offset {held[tp].offset} in the other cluster: plan again"
+        raise refused(group, Reason.CHANGED, text)
 
 
 def _check_logs(

@@ -19,6 +19,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 from confluent_kafka import Producer
 from zkmigrate.model import KafkaOffset
 from zkmigrate.plan.clusters.across import Copy, copy_in
@@ -171,11 +172,13 @@ def ids_of(cluster: LocalCluster, topic: str, places: Iterable[Id] | None = None
     return Counter(found[one] for one in (found if places is None else places) if one in found)
 
 
+@pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
 def test_a_running_group_is_handed_over(
-    clusters: Clusters, unique: str, topic: str, tmp_path: Path
+    clusters: Clusters, unique: str, topic: str, tmp_path: Path, storage: str
 ) -> None:
     """The mirror follows as far as records are copied. Each offset that it stores is right. After
-    the cut-over the new program reads exactly the records that the old one had not read."""
+    the cut-over the new program reads exactly the records that the old one had not read. A group
+    whose offsets are in Kafka also gets another name."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201
     here, there, _ = clusters
@@ -189,11 +192,14 @@ def test_a_running_group_is_handed_over(
     own.flush()
     words = ("--group", group, "--zookeeper", here.cluster.zookeeper, "--execute")
     words += ("--to-cluster", there.cluster.bootstrap, "--topic-map", "*=old.*")
+    there_named = group if storage == "zookeeper" else f"new-{group}"
+    if there_named != group:
+        words += ("--rename", "g-*=new-g-*")
     tps = [TopicPartition(other, number) for number in range(PARTITIONS)]
     samples: set[tuple[int, Copy]] = set()
 
     def sample() -> int:
-        held = there.kafka.fetch(group, tps)
+        held = there.kafka.fetch(there_named, tps)
         for tp, one in held.items():
             copy = copy_in(KafkaOffset(*one))
             assert copy is not None
@@ -211,6 +217,7 @@ def test_a_running_group_is_handed_over(
             {
                 "zookeeper.connect": here.cluster.zookeeper, "group.id": group,
                 "auto.offset.reset": "smallest", "auto.commit.interval.ms": 200,
+                "offsets.storage": storage, "dual.commit.enabled": False,
             }
         )  # fmt: skip
         stack.callback(old.shutdown)
@@ -225,11 +232,13 @@ def test_a_running_group_is_handed_over(
         status, row = cut_over.result()
         assert (status, row["outcome"]) == (0, "done"), (row, cut_over.errors())
         sample()
-        final = {tp.partition: one.offset for tp, one in there.kafka.fetch(group, tps).items()}
+        final = {
+            tp.partition: one.offset for tp, one in there.kafka.fetch(there_named, tps).items()
+        }
         states = {"in step", "behind", "handed over"}
         wait_until(lambda: mirror.rows()[-1]["state"] == "handed over", 60, "it is handed over")
         assert {one["state"] for one in mirror.rows()} <= states
-        new = Librdkafka(Join(there.cluster.bootstrap, group, other, "range"))
+        new = Librdkafka(Join(there.cluster.bootstrap, there_named, other, "range"))
         stack.callback(new.close)
         writing.close()
         copying.close()

@@ -14,7 +14,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.console.collector import no_collector
-from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.exclusive import no_effect, only_with
 from zkconsumer.console.tables import How, execute_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
@@ -26,6 +26,7 @@ from zkmigrate.commands.clusters.to_cluster import (
     open_other,
     target_options,
 )
+from zkmigrate.commands.options.renaming import new_names
 from zkmigrate.commands.options.running import Work, open_run, work_options
 from zkmigrate.commands.options.selection import Selection, selection
 from zkmigrate.commands.options.servers import open_stores, server_options
@@ -66,7 +67,8 @@ session expires."""
     "--lead",
     type=click.Choice([one.value for one in Store]),
     help="The store whose offsets are right. Where the stores differ at the start, or after the "
-    "mirror has stopped, its offsets replace those of the other store.",
+    "mirror has stopped, its offsets replace those of the other store. With --to-cluster, its "
+    "offsets are translated, and no store is changed.",
 )
 @click.option(
     "--when-empty",
@@ -89,7 +91,7 @@ session expires."""
     "Kafka is then read every ten seconds, or less often with more than 600 groups.",
 )
 @target_options(
-    "Keep the offsets in this cluster, which mirrors the topics, in step with those in ZooKeeper. "
+    "Keep the offsets in this cluster, which mirrors the topics, in step with the group's own. "
     "Without --execute, show how far they are behind."
 )
 @metrics_option
@@ -134,7 +136,8 @@ def mirror(
         timeout = min(servers.timeout, _SESSION)
         servers = servers._replace(coordinator_timeout=shorter, timeout=timeout)
     if elsewhere is not None:
-        no_effect("--to-cluster", "lead", "when_empty", "end")
+        no_effect("--to-cluster", "when_empty", "end")
+        elsewhere = elsewhere._replace(lead=None if lead is None else Store(lead))
         status = _mirror_elsewhere(which, execute, often, elsewhere, servers, only_problems, how)
         click.get_current_context().exit(status)
     with Progress("mirroring", changes=False) as progress, open_stores(servers, progress) as stores:
@@ -205,9 +208,11 @@ def _mirror_elsewhere(
     with (
         Progress("mirroring", changes=False) as progress,
         open_stores(servers, progress) as stores,
-        _open_across(stores, elsewhere, servers) as (across, _),
+        _open_across(stores, names := legal_names(which, stores.zk), elsewhere, servers) as (
+            across,
+            _,
+        ),
     ):
-        names = legal_names(which, stores.zk)
         progress.total = len(names)
         if not execute:
             click.echo("dry run: nothing was changed; give --execute to act", err=True)
@@ -227,9 +232,15 @@ def _mirror_elsewhere(
 
 @contextmanager
 def _open_across(
-    stores: Stores, elsewhere: ToCluster, servers: Servers, stopped: Event | None = None
+    stores: Stores,
+    groups: Sequence[str],
+    elsewhere: ToCluster,
+    servers: Servers,
+    stopped: Event | None = None,
 ) -> Iterator[tuple[Across, OtherCluster]]:
     from zkmigrate.mirror.across import Across  # loads kafka-python, which takes long
+
+    renamed = new_names(elsewhere.groups, groups)
 
     def names(group: str, topics: Iterable[str]) -> Mapping[str, str]:
         try:
@@ -238,7 +249,8 @@ def _open_across(
             raise refused(group, Reason.TOPIC_MISSING, error.message) from None
 
     with open_other(stores, elsewhere, servers) as (other, translator):
-        across = Across(stores, other, translator, names, elsewhere.lower, stopped)
+        lower, lead = elsewhere.lower, elsewhere.lead
+        across = Across(stores, other, translator, names, lower, stopped, lead, renamed)
         with closing(across):
             yield across, other
 
@@ -284,7 +296,12 @@ def _as_look(steps: list[Step], progress: Progress, only_problems: bool) -> Look
 @click.command("cut-over", epilog=HELP)
 @work_options("How long to wait until old members have left.")
 @target_options("Hand the group over to this cluster, which mirrors the topics.")
-def cut_over(work: Work, elsewhere: ToCluster | None) -> None:
+@click.option(
+    "--lead",
+    type=click.Choice([one.value for one in Store]),
+    help="With --to-cluster: the store whose offsets are right, as for mirror.",
+)
+def cut_over(work: Work, lead: str | None, elsewhere: ToCluster | None) -> None:
     """Let a mirrored group's new program take over.
 
     From now on old members cannot register. Stop the old program. As soon as its last member has
@@ -300,8 +317,10 @@ def cut_over(work: Work, elsewhere: ToCluster | None) -> None:
     """
     if elsewhere is not None:
         no_effect("--to-cluster", "parallel")
-        _cut_over_elsewhere(work, elsewhere)
+        store = None if lead is None else Store(lead)
+        _cut_over_elsewhere(work, elsewhere._replace(lead=store))
         return
+    only_with("--to-cluster", "lead")
     from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 
     _each_group("cutting over", work, Mirroring.cut_over)
@@ -313,9 +332,14 @@ def _cut_over_elsewhere(work: Work, elsewhere: ToCluster) -> None:
         Outcomes("cutting over", work, work.which.groups) as outcomes,
         open_stores(work.servers, outcomes.progress) as stores,
         open_run(work, stores.cluster_id(), {"to_cluster": elsewhere.bootstrap}) as run,
-        _open_across(stores, elsewhere, work.servers, run.stopped) as (across, other),
+        _open_across(
+            stores,
+            names := legal_names(work.which, stores.zk, outcomes.add),
+            elsewhere,
+            work.servers,
+            run.stopped,
+        ) as (across, other),
     ):
-        names = legal_names(work.which, stores.zk, outcomes.add)
         outcomes.progress.total = len(names)
 
         def stop_waiting() -> None:

@@ -41,8 +41,7 @@ from zkmigrate.apply.permission import (
 from zkmigrate.errors import GroupInUseError, GroupRefusedError, check_members, in_use, refused
 from zkmigrate.formats.proofs_file import Asked
 from zkmigrate.mirror.step import HANDED_OVER, IN_STEP, STANDBY, Lateness, Step
-from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Record
-from zkmigrate.plan.cases import Case, case_of
+from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Record, Store
 from zkmigrate.plan.clusters.across import (
     Copy,
     Why,
@@ -54,9 +53,9 @@ from zkmigrate.plan.clusters.across import (
     positions,
 )
 from zkmigrate.plan.clusters.translation import Proof, Translation
-from zkmigrate.plan.table import Action, Do, decide
+from zkmigrate.plan.table import Action
 from zkmigrate.plan.values import Problem
-from zkmigrate.reasons import MEANING, Reason
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import mirror_state, record
 from zkmigrate.stores.contents import OtherCluster
 from zkmigrate.stores.group_states import read_states
@@ -78,6 +77,10 @@ _LONGEST_PAUSE_S: Final = 60.0
 """Shortest and longest time until an offset is translated again that was not proven."""
 _AT_ONCE: Final = 100
 """Number of partitions that are requested together."""
+_AGAIN_S: Final = 3600.0
+_AGAIN_AT_ONCE: Final = 100
+"""Seconds after which a copy is proven again, because the log there may have been truncated, and
+how many are in one pass."""
 _POLL: Final = 0.5
 """Seconds between checks of a group that is waited for."""
 
@@ -171,6 +174,8 @@ class Across:
         names: the topics' names in the other cluster.
         lower: store the lower bound of an offset that is not proven.
         stopped: when set, waiting ends early.
+        lead: the store of the groups' own cluster whose offsets are right, if the stores differ.
+        renamed: the groups' names in the other cluster, if different.
     """
 
     def __init__(
@@ -181,9 +186,12 @@ class Across:
         names: Names,
         lower: bool,
         stopped: Event | None = None,
+        lead: Store | None = None,
+        renamed: Mapping[str, str] | None = None,
     ) -> None:
         self._stores, self._other, self._translator = stores, other, translator
-        self._names, self._lower = names, lower
+        self._names, self._lower, self._lead = names, lower, lead
+        self._renamed = renamed or {}
         self._asks = other.kafka.another()
         """Requests on separate connections, because one is ready for a commit."""
         self._stopped = stopped or Event()
@@ -191,8 +199,10 @@ class Across:
         self._here = stores.cluster_id() or "-"
         self._to = other.view.cluster_id or "other"
         self._pending: dict[tuple[str, TopicPartition], _Pending] = {}
-        self._proven: dict[tuple[str, TopicPartition], Copy] = {}
-        """Copies that this object has proven. Of others, the log there may have changed since."""
+        self._proven: dict[tuple[str, TopicPartition], tuple[Copy, float]] = {}
+        """Copies that this object has proven, and when. The log there may have changed since."""
+        self._again = 0
+        """How many of them may be proven again in this pass."""
         self._late = Lateness()
         self._refreshed: dict[str, float] = {}
         self._period: float | None = None
@@ -212,6 +222,7 @@ class Across:
         """
         names = list(groups)
         self._translator.again()
+        self._again = _AGAIN_AT_ONCE
         seen: dict[str, _Seen | Step] = {}
         found: dict[str, _Translated] = {}
         # Under their own names, even if they were once moved under others.
@@ -298,7 +309,7 @@ class Across:
     def _both(self, state: GroupState) -> _Seen:
         """Read a group's offsets in the other cluster, then its members there. Raises
         GroupRefusedError, BrokerError."""
-        group, found = state.group, positions(state)
+        group, found = state.group, positions(state, self._lead)
         if isinstance(found[0], Reason):
             raise refused(group, found[0], str(found[1]))
         offsets, waits = found
@@ -319,7 +330,7 @@ class Across:
                 ids = "/".join((self._here, *both))
                 places[tp] = _Place(offset, to, ids, both, source.partitions)
         every = [TopicPartition(name, at) for name, one in topics.items() for at in one.partitions]
-        held = self._other.kafka.fetch(group, every)
+        held = self._other.kafka.fetch(self._there(group), every)
         held = {tp: one for tp, one in held.items() if tp.topic in topics}
         copies = {tp: copy_in(KafkaOffset(*one)) for tp, one in held.items()}
         strange = tuple(f"{tp} {held[tp].offset}" for tp in sorted(held) if copies[tp] is None)
@@ -327,7 +338,7 @@ class Across:
         for tp, place in places.items():
             if (why := obstacle_to(place.offset, place.ids, mine.get(tp))) is not None:
                 waits[tp] = why
-        joined = self._other.kafka.members(group)
+        joined = self._other.kafka.members(self._there(group))
         return _Seen(state, places, waits, topics, held, mine, strange, joined)
 
     # -- translating ---------------------------------------------------------------------------
@@ -341,8 +352,8 @@ class Across:
             if tp in seen.waits:
                 continue
             before = seen.copies.get(tp)
-            known = before is not None and before == self._proven.get((group, tp))
-            if known and before is not None and before.source == place.offset:
+            same = before is not None and before.source == place.offset
+            if same and self._is_known(group, tp, before):
                 self._pending.pop((group, tp), None)
                 continue
             pending = self._pending.get((group, tp))
@@ -386,7 +397,7 @@ class Across:
             if current.proof is Proof.PROVEN:
                 self._pending.pop((group, tp), None)
                 if (copy := new.get(tp, before)) is not None:
-                    self._proven[group, tp] = copy
+                    self._proven[group, tp] = copy, now
                 continue
             pending = self._pending.setdefault((group, tp), _Pending(place.offset))
             if best is not None and best.source >= pending.earlier:
@@ -398,6 +409,20 @@ class Across:
             if pending.refuted or not self._is_enough(copy, place):
                 seen.waits[tp] = Reason.NOT_PROVEN, current.why
         return new
+
+    def _is_known(self, group: str, tp: TopicPartition, copy: Copy | None) -> bool:
+        """Whether a copy was proven, and need not be proven again now."""
+        proven, since = self._proven.get((group, tp), (None, 0.0))
+        if copy is None or copy != proven:
+            return False
+        if time.monotonic() - since < _AGAIN_S or not self._again:
+            return True
+        self._again -= 1
+        return False
+
+    def _there(self, group: str) -> str:
+        """Return the group's name in the other cluster."""
+        return self._renamed.get(group, group)
 
     def _is_enough(self, copy: Copy | None, place: _Place) -> bool:
         """Whether a copy is one of the present offset, and is proven if it must be."""
@@ -434,7 +459,7 @@ class Across:
         }
         if commits:
             permit = partial(self._check_permitted, seen, commits)
-            faults = self._other.kafka.commit(group, commits, permit)
+            faults = self._other.kafka.commit(self._there(group), commits, permit)
             check_accepted(group, faults, len(commits))
         if due:
             self._refreshed[group] = time.monotonic()
@@ -444,7 +469,7 @@ class Across:
         """Raise GroupRefusedError if the offsets may not be stored now. Raise BrokerError or
         ZooKeeperError if the check takes too long."""
         group, began = seen.state.group, boottime()
-        held = self._asks.fetch(group, list(commits))
+        held = self._asks.fetch(self._there(group), list(commits))
         for to, new in commits.items():
             if held.get(to) not in (seen.held.get(to), new):  # new: its answer was lost
                 raise mirror_state.changed(group)
@@ -585,17 +610,7 @@ def _checked(state: _Read) -> GroupState | Result:
     """Return the state of a group, or its outcome if it cannot be mirrored."""
     if not isinstance(state, GroupState):
         return not_read(*state)
-    if case_of(state) in (Case.LEAVING, Case.HANDED_OVER):
-        return state
-    if decide(state, Action.MIRROR).do is Do.DONE:
-        why = " ".join(MEANING[Reason.MIRRORED]).replace("`", "")
-        return Result(state.group, Outcome.REFUSED, 0, why, (Reason.MIRRORED,))
-    if (refusal := by_table(state, Action.MIRROR)) is not None:
-        return refusal
-    if state.in_live_move:
-        why = " ".join(MEANING[Reason.LIVE_MOVE]).replace("`", "")
-        return Result(state.group, Outcome.SKIPPED, 0, why, (Reason.LIVE_MOVE,))
-    return state
+    return by_table(state, Action.MIRROR_ELSEWHERE) or state
 
 
 def _strange(seen: _Seen) -> str:

@@ -19,7 +19,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import BrokerError
 from zkmigrate.commands.options.files import write_out
-from zkmigrate.commands.options.renaming import Rename, parse_renames
+from zkmigrate.commands.options.renaming import Rename, parse_renames, rename_option
 from zkmigrate.commands.output.cells import problem_cells
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import print_table
@@ -27,6 +27,8 @@ from zkmigrate.exits import exit_status
 from zkmigrate.formats import offset_csv
 from zkmigrate.formats.plan_file import To
 from zkmigrate.formats.proofs_file import Asked, ProofsFile
+from zkmigrate.model import Store
+from zkmigrate.plan.clusters.across import differing
 from zkmigrate.plan.clusters.translation import Proof, Translation
 from zkmigrate.plan.findings import problem
 from zkmigrate.plan.values import Entry, GroupPlan, Problem, There, Verdict
@@ -72,16 +74,19 @@ class ToCluster(NamedTuple):
 
     ``topics``: the rules for the topics' names in the other cluster. ``lower``: use the lower bound
     of an offset that is not proven. ``out``: the file to write. ``back``: translate from the other
-    cluster to this one. ``proofs``: the file with the results of an interrupted plan.
+    cluster to this one. ``proofs``: the file with the results of an interrupted plan. ``lead`` and
+    ``groups``: for a mirror, the leading store, and the rules for the groups' names.
     """
 
     bootstrap: str
     security: SecurityConfig
     topics: tuple[Rename, ...]
     lower: bool
-    out: str | None
-    back: bool
-    proofs: str | None
+    out: str | None = None
+    back: bool = False
+    proofs: str | None = None
+    lead: Store | None = None
+    groups: tuple[Rename, ...] = ()
 
 
 def to_cluster_options(command: F) -> F:
@@ -155,17 +160,18 @@ def target_options(text: str) -> Callable[[F], F]:
             to_config: str | None,
             topic_map: tuple[Rename, ...],
             not_proven: str,
+            renames: tuple[Rename, ...],
             **others: Any,
         ) -> Any:
             if to_cluster is None:
-                only_with("--to-cluster", *_OWN)
+                only_with("--to-cluster", *_OWN, "renames")
                 return command(elsewhere=None, **others)
             lower, security = not_proven == "lower", read_security(to_config)
-            elsewhere = ToCluster(to_cluster, security, topic_map, lower, None, False, None)
+            elsewhere = ToCluster(to_cluster, security, topic_map, lower, groups=renames)
             return command(elsewhere=elsewhere, **others)
 
         where = click.option("--to-cluster", metavar="HOST:PORT[,..]", help=text)
-        for option in (*_SHARED, where):
+        for option in (*_SHARED, rename_option, where):
             bundled = option(bundled)
         return bundled  # type: ignore[return-value]
 
@@ -196,7 +202,7 @@ class Found(NamedTuple):
         kind = None
         if found.proof is not Proof.PROVEN and not (lower and found.proof is Proof.BOUNDED):
             kind = Reason.NOT_PROVEN
-        elif self.now not in (None, found.low):
+        elif self.now is not None and differing({self.to: found.low}, {self.to: self.now}):
             kind = Reason.GROUP_EXISTS
         why = "" if kind is Reason.GROUP_EXISTS else found.why
         return self._replace(there=found, kind=kind, why=why)

@@ -22,6 +22,14 @@ Why = tuple[Reason, str]
 """Why an offset is not stored."""
 
 
+def differing(
+    planned: Mapping[TopicPartition, int | None], held: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    """Return the partitions that have another offset in the other cluster than planned. Those that
+    have none there, or are not planned, do not count."""
+    return [tp for tp, one in sorted(held.items()) if planned.get(tp, one) != one]
+
+
 class Copy(NamedTuple):
     """An offset that a mirror has stored in another cluster.
 
@@ -51,15 +59,21 @@ def copy_in(held: KafkaOffset) -> Copy | None:
 
 
 def positions(
-    state: GroupState,
+    state: GroupState, lead: Store | None = None
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Why]] | Why:
-    """Return the offsets in ZooKeeper to translate, and why those of other partitions are not. If
-    none can be translated, return only the reason."""
+    """Return the offsets to translate, and why those of other partitions are not. If none can be
+    translated, return only the reason.
+
+    ``lead``: the store whose offsets are right. Without it, the stores must not differ, but Kafka
+    alone may have offsets.
+    """
     reading = reading_of(state)
-    if (obstacle := reading.obstacle(Store.ZOOKEEPER)) is not None:
+    source = lead or (Store.ZOOKEEPER if state.offsets(Store.ZOOKEEPER) else Store.KAFKA)
+    if (obstacle := reading.obstacle(source)) is not None:
         return obstacle
     every = list(reading.partitions())
-    if state.marker is None or state.marker.moved_to is not Store.ZOOKEEPER:
+    moved_back = state.marker is not None and state.marker.moved_to is Store.ZOOKEEPER
+    if lead is None and source is Store.ZOOKEEPER and not moved_back:
         differ = [
             f"{tp}: zookeeper has {reading.offset(Store.ZOOKEEPER, tp)}, kafka {held}"
             for tp in every
@@ -67,15 +81,16 @@ def positions(
             and held != reading.offset(Store.ZOOKEEPER, tp)
         ]
         if differ:
-            text = "delete the group in this cluster's Kafka if its offsets in ZooKeeper are right"
+            text = "choose the store whose offsets are right with --lead"
             return Reason.CONFLICT, f"{shown(differ)}: {text}"
     found: dict[TopicPartition, int] = {}
     waits: dict[TopicPartition, Why] = {}
     for tp in every:
-        here = reading.offset(Store.ZOOKEEPER, tp)
+        here = reading.offset(source, tp)
         if here is None:
-            continue
-        if reading.is_stale(tp):
+            if lead is not None and (held := reading.offset(source.other, tp)) is not None:
+                waits[tp] = Reason.CONFLICT, f"only {source.other.value} has an offset, {held}"
+        elif source is Store.ZOOKEEPER and reading.is_stale(tp):
             waits[tp] = Reason.RECREATED, f"its topic is younger than {here}"
         else:
             found[tp] = here
