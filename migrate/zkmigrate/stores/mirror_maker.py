@@ -11,7 +11,7 @@ Both are only hints for a search, because an offset is exact only near a recorde
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct, error as StructError
@@ -68,9 +68,7 @@ class Hints:
     def __init__(self, here: Contents, there: Contents, back: bool = False) -> None:
         self._here, self._there, self._back = here, there, back
         self._read = False
-        self._pairs: defaultdict[TopicPartition, deque[Pair]] = defaultdict(
-            lambda: deque(maxlen=_KEPT)
-        )
+        self._pairs: defaultdict[TopicPartition, list[Pair]] = defaultdict(list)
 
     def of(self, tp: TopicPartition, other: TopicPartition) -> Sequence[Pair]:
         """Return the recorded pairs of a partition and its copy, in order. Topics that cannot be
@@ -100,7 +98,9 @@ class Hints:
             with suppress(ValueError):
                 tp, pair = decode(key, value)
                 if min(pair) >= 0:
-                    self._pairs[tp].append(Pair(*reversed(pair)) if self._back else pair)
+                    pairs = self._pairs[tp]
+                    pairs.append(Pair(*reversed(pair)) if self._back else pair)
+                    del pairs[:-_KEPT]
 
         contents.each(TopicPartition(topic, 0), take)
 
