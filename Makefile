@@ -43,7 +43,7 @@ export PIP_COMPILE := 0
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all rare soak soak-sample soak-hour soak-recovery fuzz attack mutants repro interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs release test-wheels test-python test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all rare soak soak-sample soak-hour soak-recovery fuzz attack mutants held-out repro interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs release test-wheels test-python test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -235,6 +235,9 @@ repro-%: $(STAMP)
 
 mutants: $(STAMP) ## plant known bugs, two at a time: does a test find each? 15 minutes (ARGS="--only NAME --json")
 	$(BIN)/python -m tests.mutants.run $(ARGS)
+
+held-out: $(STAMP) ## plant bugs at random where nobody has planted one: how many do tests find? (half an hour; ARGS="SEED COUNT")
+	$(BIN)/python -m tests.mutants.at_random $(ARGS)
 
 test-interop: setup ## our members beside the original consumer: any two values of a test's parameters meet (3 minutes)
 	$(BIN)/pytest $(BY_TEST) tests/interop

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.at_random import bugs, choose
 from tests.mutants.run import ROOT, Mutant, Trees, load, try_all
 
 MUTANTS = load()
@@ -41,6 +42,30 @@ def test_every_planted_bug_has_its_place(mutant: Mutant) -> None:
         path, *names = test.partition("[")[0].split("::")
         text = (ROOT / path).read_text(encoding="utf-8")
         assert all(f"def {name}(" in text for name in names), test
+
+
+def test_bugs_at_random_fit_the_code() -> None:
+    """Each is in a module that has no other, compiles, and has tests. A seed gives the same."""
+    chosen = choose(1, 20)
+    assert chosen == choose(1, 20)
+    assert len({mutant.file for mutant in chosen} - {mutant.file for mutant in MUTANTS}) == 20
+    for mutant in chosen:
+        text = (ROOT / mutant.file).read_text(encoding="utf-8")
+        assert text.count(mutant.old) == 1
+        compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
+        assert all((ROOT / test).is_file() for test in mutant.tests)
+    source = "if a < b and not c:\n    d += 1\nf(é in x)\n"
+    raw = source.encode()
+    assert sorted(
+        (raw[:start] + new.encode() + raw[end:]).decode() for start, end, new in bugs(source)
+    ) == [
+        "if a < b and c:\n    d += 1\nf(é in x)\n",
+        "if a < b and not c:\n    d += 1\nf(é not in x)\n",
+        "if a < b and not c:\n    d += 1\npass\n",
+        "if a < b and not c:\n    pass\nf(é in x)\n",
+        "if a < b or not c:\n    d += 1\nf(é in x)\n",
+        "if a <= b and not c:\n    d += 1\nf(é in x)\n",
+    ]
 
 
 def test_a_sample_is_found_and_what_changes_nothing_survives(tmp_path: Path) -> None:
