@@ -68,7 +68,6 @@ st.register_type_strategy(
 
 ZOOKEEPER = [*get_args(zk_events.Event), *get_args(zk_commands.Command)]
 COORDINATOR = [*get_args(group_events.Event), *get_args(group_commands.Command)]
-KINDS = [*dict.fromkeys([*ZOOKEEPER, *COORDINATOR, MemberSpec, ClassicSpec])]
 
 QUICK = settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
 """Examples are small, so Hypothesis does not have to shrink them."""
@@ -91,10 +90,9 @@ def everything(value: Any) -> Any:
     return type(value), value
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_what_is_encoded_is_decoded_to_the_same(kind: type) -> None:
-    """JSON restores every event, command and specification, with its order and all that ``==``
-    ignores (``Known``, times of znodes). Hypothesis prints a failing example."""
+@pytest.mark.parametrize("kind", [MemberSpec, ClassicSpec])
+def test_a_specification_is_decoded_to_the_same(kind: type) -> None:
+    """JSON restores it with its order. Hypothesis prints a failing example."""
     codec = Codec(STRATEGIES)
 
     @QUICK
@@ -133,8 +131,9 @@ def _recorder(coordination: str, sink: Sink) -> tuple[Recorder, type]:
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_every_event_and_command_is_written(coordination: str, kind: type) -> None:
-    """Each class of events and commands gives one line, as the schema demands, with all its
-    content, its name and its kind."""
+    """Each class of events and commands gives one line, as the schema demands, with its name and
+    its kind. It restores the value with its order and all that ``==`` ignores (``Known``, times of
+    znodes)."""
     sink = Sink()
     recorder, machine = _recorder(coordination, sink)
     spec = MemberSpec if machine is RebalanceMachine else ClassicSpec
@@ -152,7 +151,9 @@ def test_every_event_and_command_is_written(coordination: str, kind: type) -> No
         assert (made["kind"], made["coordination"]) == ("member", coordination)
         assert entry["kind"] == ("event" if is_event else "command")
         assert (entry["name"], entry["state"]) == (kind.__name__, "NEW")
-        assert everything(Codec().decode(kind, entry["fields"])) == everything(value)
+        found = Codec().decode(kind, entry["fields"])
+        assert everything(found) == everything(value)
+        assert Codec().encode(found) == entry["fields"]
 
     check()
 
