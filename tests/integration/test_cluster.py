@@ -20,9 +20,11 @@ from kafka import KafkaConsumer, KafkaProducer
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
+from tests.integration.kafka_offsets import KafkaOffsets, kafka_offsets
 from tests.support.processes import processes_naming
 from tests.support.tcp_proxy import TcpProxy
-from zkconsumer.errors import ClusterError
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, ClusterError
 from zkconsumer.servers import (
     LocalCluster,
     LocalZooKeeper,
@@ -77,7 +79,9 @@ def session(zookeeper: str) -> Iterator[Callable[..., KazooClient]]:
 
 @pytest.mark.parametrize("kafka", ["3.9", "1.1", "0.9", "0.8.2"])
 def test_each_generation_starts_and_serves(kafka: str) -> None:
-    """Every line of Kafka is ready in 15 s (with cached jars) and keeps its data over a restart."""
+    """Every line of Kafka is ready in 15 s (with cached jars) and keeps its data over a restart.
+    Offsets committed without membership can be read back then. A missing offset stays missing, and
+    while no broker answers, a commit fails in time or waits."""
     jars.fetch_jars(kafka)
     began = time.monotonic()
     with LocalCluster(kafka) as running:
@@ -86,12 +90,28 @@ def test_each_generation_starts_and_serves(kafka: str) -> None:
         running.create_topic("second")
         running.add_partitions("first", 5)
         running.delete_topic("second")
+        tps = [TopicPartition("first", partition) for partition in range(3)]
+        offsets, other = kafka_offsets(running, "stored"), kafka_offsets(running, "other")
+        assert offsets.fetch(tps) == other.fetch(tps) == dict.fromkeys(tps)
+        assert offsets.commit({tps[0]: 5, tps[1]: 0}) == {}
+        assert offsets.fetch(tps) == {tps[0]: 5, tps[1]: 0, tps[2]: None}
+        assert other.fetch(tps) == dict.fromkeys(tps)
         (broker,) = running.broker_servers
         port = broker.port
         broker.kill()
         assert not broker.running
-        broker.start()
-        broker.wait_ready()
+        killed = time.monotonic()
+        hasty = KafkaOffsets("stored", [BrokerEndpoint(0, "127.0.0.1", port)], patience=1.0)
+        with pytest.raises(BrokerError, match="group stored did not answer within 1 s"):
+            hasty.commit({tps[0]: 6})
+        assert time.monotonic() - killed < 4
+        restart = threading.Thread(target=lambda: (broker.start(), broker.wait_ready()))
+        restart.start()
+        assert offsets.commit({tps[0]: 8}) == {}
+        restart.join()
+        assert offsets.fetch(tps) == {tps[0]: 8, tps[1]: 0, tps[2]: None}
+        for client in (hasty, offsets, other):
+            client.close()
         assert broker.port == port
         running.add_partitions("first", 6)
         with pytest.raises(ClusterError, match="topic first already exists"):

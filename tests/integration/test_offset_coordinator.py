@@ -1,59 +1,18 @@
-"""Offsets in Kafka, read and written without membership, on all broker versions."""
+"""Offsets in Kafka without membership. ``test_cluster`` reads them on every line of Kafka."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator, Mapping
-
-import pytest
+from collections.abc import Mapping
 
 from tests.integration.kafka_offsets import KafkaOffsets, kafka_offsets
 from zkconsumer.broker.api_versions import OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.coordinator_calls import FetchedOffsets, StoredOffset, fetch_offsets
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.errors import BrokerError, LeaderUnavailableError
+from zkconsumer.errors import LeaderUnavailableError
 from zkconsumer.servers import LocalCluster
 
 TPS = [TopicPartition("orders", partition) for partition in range(3)]
-
-
-@pytest.fixture(params=["0.8.2", "1.1", "3.9"])
-def cluster_of(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """A one-broker cluster that the test may stop."""
-    with LocalCluster(kafka=request.param) as cluster:
-        cluster.create_topic("orders", 3)
-        yield cluster
-
-
-def test_offsets_are_stored_and_survive_a_broker_restart(cluster_of: LocalCluster) -> None:
-    """Committed offsets can be read back, also after the coordinator was away. A missing offset
-    stays missing."""
-    offsets = kafka_offsets(cluster_of, "stored")
-    assert offsets.fetch(TPS) == dict.fromkeys(TPS)
-    assert offsets.commit({TPS[0]: 5, TPS[1]: 0}) == {}
-    assert offsets.fetch(TPS) == {TPS[0]: 5, TPS[1]: 0, TPS[2]: None}
-    other = kafka_offsets(cluster_of, "other")
-    assert other.fetch(TPS) == dict.fromkeys(TPS)
-
-    server = cluster_of.broker_servers[0]
-    endpoints = [BrokerEndpoint(0, "127.0.0.1", server.port)]
-    server.kill()
-    started = time.monotonic()
-    hasty = KafkaOffsets("stored", endpoints, patience=1.0)
-    with pytest.raises(BrokerError, match="group stored did not answer within 1 s"):
-        hasty.commit({TPS[0]: 6})
-    assert time.monotonic() - started < 4
-    hasty.close()
-
-    restart = threading.Thread(target=lambda: (server.start(), server.wait_ready()))
-    restart.start()
-    assert offsets.commit({TPS[0]: 8}) == {}
-    restart.join()
-    assert offsets.fetch(TPS) == {TPS[0]: 8, TPS[1]: 0, TPS[2]: None}
-    offsets.close()
-    other.close()
 
 
 def test_refusals_name_the_partition(cluster: LocalCluster, group: str) -> None:
