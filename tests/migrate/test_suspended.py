@@ -370,8 +370,8 @@ def test_verify_names_what_was_written_late() -> None:
     operator = Stores()
     (group,) = operator.plan().groups
     for kafka, kinds in ((7, [BEHIND]), (190, [])):
-        held = {Store.ZOOKEEPER: {T0: 7}, Store.KAFKA: {T0: kafka}}
-        found = doubtful(group, Direction.ZK_TO_KAFKA, held, [T0])
+        state = GroupState("g", kafka={T0: KafkaOffset(kafka)})
+        found = doubtful(group, Direction.ZK_TO_KAFKA, state, [T0])
         assert [one.kind for one in found] == kinds
 
 
