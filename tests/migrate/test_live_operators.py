@@ -324,7 +324,7 @@ def test_prepare_says_that_another_command_has_kept_it_from_writing(operators: O
     """Then the group has no mode yet."""
 
     def lock() -> None:
-        operators.zk.run(record.write("g", record.written(Record(), 1, command="lock")))
+        operators.zk.run(record.write("g", record.written(Record(), command="lock")))
 
     step, came = operators.during(operators.move().prepare, writes_mode, lock)
     assert came

@@ -140,7 +140,7 @@ def test_a_group_that_stayed_unlocked_is_on_disk(
 ) -> None:
     """Also after a run that finds the group done and locks nothing."""
 
-    def lock(_group: str, _now_ms: int) -> Iterator[object]:
+    def lock(_group: str) -> Iterator[object]:
         yield from ()
         return "ZooKeeper does not enforce access lists"
 

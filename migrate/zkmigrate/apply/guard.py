@@ -90,7 +90,7 @@ def lock_found(
                 record, data = lock.record, _encode(lock.at_ms or 0, lock.record, lock.old_data)
             else:  # not locked yet, or one who unlocked has just cleared what we noted
                 record = record or lock.acl.entries
-                data = _encode(_now_ms(), record, lock.data)
+                data = _encode(int(time.time() * 1000), record, lock.data)
             if isinstance((yield from attempt(SetData(path, data, lock.version))), Failed):
                 continue
             # Not before: who records that finds a lock that is as it left it.
@@ -195,7 +195,7 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
         return Result(group, Outcome.WAS_DONE, 0)
     if not execute:
         return Result(group, Outcome.WOULD, 0)
-    written = record.written(found.record, _now_ms(), command="lock", locked=True)
+    written = record.written(found.record, command="lock", locked=True)
     yield from record.write(group, written)
     fault = yield from lock(group)
     if fault is None:
@@ -262,7 +262,7 @@ def unlock_recorded(group: str, live: bool = False) -> Script[bool]:
     if (yield from look(group)).record is None and not state.record.to_cluster:
         return False
     stays = {"locked": False, "to_cluster": "", "handed_over": False}
-    written = record.written(state.record, _now_ms(), command="unlock", **stays)
+    written = record.written(state.record, command="unlock", **stays)
     serial = (yield from record.write(group, written)).version
     return (yield from unlock(group, lambda: record.is_still(group, serial)))
 
@@ -273,10 +273,6 @@ def _clear(group: str) -> Script[None]:
         yield from unlock(group)
     except Refused:
         return
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def _without_create(entry: AclEntry) -> AclEntry:

@@ -315,7 +315,7 @@ class LiveMove:
         first = record.put(path, encode_mode(target), version)
         locked = found.locked if version < 0 else target is not Mode.ZOOKEEPER
         fields = {"command": "live", "mode": target.value, "locked": locked}
-        written = record.written(found, int(time.time() * 1000), **fields)
+        written = record.written(found, **fields)
         try:
             yield from record.write(self.group, written, (first,))
         except GroupRefusedError as error:
@@ -347,7 +347,7 @@ class LiveMove:
             after = migration_marker.encode(
                 Store.KAFKA, now_ms, facts.in_zookeeper, misplaced=facts.misplaced, kept=kept
             )
-            done = record.moved(found, now_ms, "complete", mode=Mode.ZOOKEEPER.value)
+            done = record.moved(found, "complete", mode=Mode.ZOOKEEPER.value)
             ops = (
                 # The lock is still this one, which lets no migratable member in.
                 Check(self._paths.group.ids, lock.version),

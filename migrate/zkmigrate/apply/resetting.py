@@ -87,7 +87,7 @@ def carry_out(
     try:
         if known or store is Store.ZOOKEEPER:
             stores.zk.run(ownership.take(hold, [row.tp for row in rows], accept))
-            written = record.written(serial, hold.now_ms, command="reset")
+            written = record.written(serial, command="reset")
             serial = stores.zk.run(ownership.begin(hold, written, None))
         if store is Store.ZOOKEEPER:
             script = ownership.write_offsets(hold, {row.tp: row.after for row in rows})
@@ -98,7 +98,7 @@ def carry_out(
             _commit(stores, state, rows, permission if known else None, note)
         wrote()
         if serial.in_doubt:
-            ended = record.written(serial, hold.now_ms, **_ends(serial, state, store, rows))
+            ended = record.written(serial, **_ends(serial, state, store, rows))
             serial = stores.zk.run(ownership.write_record(hold, ended))
     except BaseException as error:
         if known or store is Store.ZOOKEEPER:

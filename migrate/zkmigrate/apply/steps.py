@@ -251,7 +251,6 @@ class Steps:
         by_undo = undo or not change.plan  # a copy back has no plan
         begun = record.written(
             found,
-            hold.now_ms,
             command="undo" if undo else "apply",
             plan=change.plan,
             stage=Stage.UNDOING if undo and found.stage is not Stage.BEGUN else Stage.BEGUN,
@@ -298,7 +297,6 @@ class Steps:
         """Write the migration marker, and record that the change is done, or ``undone``."""
         done = record.written(
             found,
-            hold.now_ms,
             stage=Stage.DONE if undone is None or undone.earlier else Stage.UNDONE,
             plan=found.plan if undone is None or not undone.earlier else undone.earlier_plan,
             locked=lock,

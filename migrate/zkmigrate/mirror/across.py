@@ -234,7 +234,7 @@ class Across:
         for name, one in seen.items():
             if isinstance(one, _Seen):
                 one = self._or_step(name, partial(self._step, one, found[name], execute))
-            yield self._late.timed(one, _now_ms())
+            yield self._late.timed(one)
 
     def _or_step(self, name: str, work: Callable[[], T]) -> T | Step:
         """Return the result of some work, or the step of a group for which it fails."""
@@ -283,7 +283,7 @@ class Across:
         if not execute:
             return seen
         if checked.record.version < 0:  # the lease is below it
-            written = record.written(checked.record, _now_ms(), command="mirror --to-cluster")
+            written = record.written(checked.record, command="mirror --to-cluster")
             seen = seen._replace(state=replace(checked, record=self._write(checked, written)))
         lease = self._zk(mirror_state.take_lease_to(name, self._run, self._to))
         session = mirror_state.lease_of(lease, self._run)
@@ -505,16 +505,15 @@ class Across:
         self._check_free(self._both(state))
         if not execute:
             return Result(group, Outcome.WOULD, 0)
-        now_ms = _now_ms()
         fields = {"locked": True, "to_cluster": self._to}  # perhaps handed over before
-        written = record.written(state.record, now_ms, command=CUT_OVER, **fields)
+        written = record.written(state.record, command=CUT_OVER, **fields)
         begun = self._write(state, written)
         since = time.monotonic()
         fault = self._zk(guard.lock(group))
         if fault is not None and fault != guard.UNLOCKED_MEANWHILE:
             cluster = begun.to_cluster if begun.handed_over else ""
             fields = {"locked": False, "to_cluster": cluster}
-            self._zk(record.write(group, record.written(begun, now_ms, **fields)))
+            self._zk(record.write(group, record.written(begun, **fields)))
             return Result(group, Outcome.FAILED, 0, fault, (Reason.CANNOT_LOCK,))
         # A mirror may still use a permission from before the group was locked.
         time.sleep(max(0.0, since + MIRROR_PERMISSIONS_END_S - time.monotonic()))
@@ -554,7 +553,7 @@ class Across:
         if not seen.in_step:
             text = "a client that is not registered commits offsets: stop it"
             raise _Waits(f"group {group}: {text}", Reason.OTHER_WRITER)
-        self._zk(record.write(group, record.written(begun, _now_ms(), handed_over=True)))
+        self._zk(record.write(group, record.written(begun, handed_over=True)))
 
     def _state(self, group: str) -> GroupState | Result:
         (state,) = read_states(self._stores, [group], {}, False, {group: group})
@@ -618,7 +617,3 @@ def _strange(seen: _Seen) -> str:
         f"another client has committed in the other cluster: {shown(seen.strange)}: let no other "
         "mirror write its offsets, and delete the group there, or leave it there"
     )
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

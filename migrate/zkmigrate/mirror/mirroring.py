@@ -196,7 +196,7 @@ class Mirroring:
         ends = bool(again) and state.record.locked and leader is Store.ZOOKEEPER
         locked = state.record.locked and not ends
         fields = {"command": "mirror", "mirror": leader.value, "locked": locked}
-        written = record.written(state.record, now_ms, **fields)
+        written = record.written(state.record, **fields)
         self._zk(first_record(group, written, mirror))
         if ends:
             self._zk(guard.let_in(group))
@@ -229,8 +229,7 @@ class Mirroring:
                 return undone
             raise mirror_state.changed(group)  # by that
         if not ended and execute:
-            now_ms = int(time.time() * 1000)
-            written = record.written(found, now_ms, command=END, mirror="", locked=False)
+            written = record.written(found, command=END, mirror="", locked=False)
             gone = [] if mirror is None else [Delete(mirror_state.path(group), mirror.version)]
             found = self._zk(record.write(group, written, then=gone))
         if execute and found.command == END:
@@ -303,7 +302,7 @@ class Mirroring:
         self._woken.difference_update(names)
         together = self._readings.complete_together(filter(self._is_ours, looks.values()))
         for one in self._steps(looks, together, when_empty):
-            step = self._late.timed(one, int(time.time() * 1000))
+            step = self._late.timed(one)
             if step.state in _QUIET:
                 until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
                 self._quiet[step.group] = (step._replace(copied=0), until)
@@ -479,13 +478,12 @@ class Mirroring:
             return unsure
         if not execute:
             return Result(group, Outcome.WOULD, 0)
-        now_ms = int(time.time() * 1000)
         fields = {"command": CUT_OVER, "locked": True}
-        begun = self._zk(record.write(group, record.written(state.record, now_ms, **fields)))
+        begun = self._zk(record.write(group, record.written(state.record, **fields)))
         since = time.monotonic()
         fault = self._zk(guard.lock(group))
         if fault is not None and fault != guard.UNLOCKED_MEANWHILE:
-            self._zk(record.write(group, record.written(begun, now_ms, locked=False)))
+            self._zk(record.write(group, record.written(begun, locked=False)))
             return Result(group, Outcome.FAILED, 0, fault, (Reason.CANNOT_LOCK,))
         copied = 0
 
@@ -609,7 +607,7 @@ class Mirroring:
         misplaced = offsets_at(misplaced_root(group), below.items())
         after = migration_marker.encode(Store.KAFKA, now_ms, zk, misplaced=misplaced)
         there = self._zk(migration_marker.state_of(group)).marker is not None
-        written = record.moved(at.record, now_ms, "complete", mirror="")
+        written = record.moved(at.record, "complete", mirror="")
         ops = (
             SetData(where, after) if there else Create(where, after),
             Delete(mirror_state.path(group), at.mirror.version),

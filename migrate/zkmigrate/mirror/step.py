@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final, NamedTuple
 
 from zkmigrate.apply.outcome import Outcome
@@ -39,9 +40,10 @@ class Lateness:
     def __init__(self) -> None:
         self._since: dict[str, str] = {}
 
-    def timed(self, step: Step, now_ms: int) -> Step:
+    def timed(self, step: Step) -> Step:
         """Return the step with ``late_since`` set if the group is not in step."""
         if step.good:
             self._since.pop(step.group, None)
             return step
-        return step._replace(late_since=self._since.setdefault(step.group, moment(now_ms)))
+        since = self._since.setdefault(step.group, moment(int(time.time() * 1000)))
+        return step._replace(late_since=since)

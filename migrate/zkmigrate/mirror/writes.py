@@ -185,9 +185,9 @@ class Writes:
         return unwritten.after(self.run(unwritten.script(), seen.at))
 
     def _stop(self, seen: Seen, why: tuple[Reason, str]) -> Seen:
-        at, now_ms = seen.at, int(time.time() * 1000)
+        at = seen.at
         stopped = replace(seen.mirror, stopped=(why[0].value, why[1]))
-        written = record.written(at.record, now_ms, command="mirror", mirror=STOPPED)
+        written = record.written(at.record, command="mirror", mirror=STOPPED)
         self.run(record.write(at.group, written, [mirror_state.written_op(at, stopped)]), at)
         return seen._replace(mirror=stopped)
 
@@ -242,7 +242,7 @@ class Writes:
             checks = ()  # old members may run
         else:
             mirror = replace(mirror, leader=to, since_ms=now_ms)
-        written = record.written(at.record, now_ms, mirror=to.value, **fields)
+        written = record.written(at.record, mirror=to.value, **fields)
         ops = [mirror_state.written_op(at, mirror)]
         self.run(record.write(at.group, written, ops, checks=checks), at)
         return self.run(mirror_state.look(at.group))

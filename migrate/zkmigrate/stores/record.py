@@ -221,17 +221,18 @@ def before_data(group: str) -> Script[bytes]:
     return b"" if node is None else node.data
 
 
-def written(record: Record, now_ms: int, **fields: Any) -> Record:
+def written(record: Record, **fields: Any) -> Record:
     """Return the record with the new ``fields``, to be written by this process. ``version`` is not
     changed."""
+    now_ms = int(time.time() * 1000)
     return replace(record, id=uuid.uuid4().hex[:8], by=operator(), at_ms=now_ms, **fields)
 
 
-def moved(found: Record, now_ms: int, command: str, **fields: Any) -> Record:
+def moved(found: Record, command: str, **fields: Any) -> Record:
     """Return the new record of a group that was moved to Kafka without a plan."""
     last = {"stage": Stage.NONE, "plan": "", "undoes": "", "by_undo": False}
     to = {"locked": True, "moved_to": Store.KAFKA.value}
-    return written(found, now_ms, command=command, **last, **to, **fields)
+    return written(found, command=command, **last, **to, **fields)
 
 
 def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
@@ -244,7 +245,7 @@ def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
     sizes = accumulate(len(as_json(tp)) + 1 for tp in every)
     kept = tuple(tp for tp, size in zip(every, sizes, strict=True) if size <= _LATE_BYTES)
     more = found.late_more + len(every) - len(kept)
-    return written(found, int(time.time() * 1000), late=kept, late_more=more)
+    return written(found, late=kept, late_more=more)
 
 
 def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
