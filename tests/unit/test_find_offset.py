@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import pack
 from typing import cast
 
@@ -267,3 +267,49 @@ def test_a_leader_that_has_moved_is_found_after_a_lost_connection(
     with pytest.raises(BrokerUnavailableError):
         contents._at_leader(TP, ask)
     assert not contents._leaders
+
+
+class Batched(Log):
+    """A log of many equal partitions, of which all can be read in one request. Counts requests."""
+
+    requests = 0
+
+    def around(self, tp: TopicPartition, middle: int, span: int) -> Excerpt:
+        """As ``Contents``."""
+        self.requests += 1
+        return super().around(tp, middle, span)
+
+    def at(self, tp: TopicPartition, timestamp: int) -> int | None:
+        """As ``Contents``."""
+        self.requests += 1
+        return super().at(tp, timestamp)
+
+    def read_ahead(
+        self, places: Mapping[TopicPartition, int], span: int
+    ) -> dict[TopicPartition, Excerpt]:
+        """As ``Contents``."""
+        self.requests += 1
+        return {tp: super(Batched, self).around(tp, at, span) for tp, at in places.items()}
+
+    def look_ahead(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """As ``Contents``."""
+        self.requests += 1
+        return {tp: super(Batched, self).at(tp, time) for tp, time in times.items()}
+
+
+def test_many_positions_are_found_with_few_requests() -> None:
+    """Even if the copies are after newer records, so that their times do not show where."""
+    source = [Seen(at, 1000 + at, b"%d" % at) for at in range(20)]
+    own = [Seen(at, 9000 + at, b"own %d" % at) for at in range(300)]
+    copies = [one._replace(offset=one.offset + 300) for one in source]
+    here, there = Batched(source, 20), Batched([*own, *copies], 320)
+    key, pair = pack(">h1si", 1, b"t", 0), pack(">qq", 0, 300)
+    name = TopicPartition("mm2-offset-syncs.new.internal", 0)
+    here.internal = {name: [(key[:-1] + bytes([number]), pair) for number in range(100)]}
+    tps = [TopicPartition("t", number) for number in range(100)]
+    finder = Translator(*cast(tuple[Contents, Contents], (here, there)))
+    results = finder.find([(Asked(tp, tp.partition % 20, tp), [tp.partition]) for tp in tps])
+    for tp, one in zip(tps, results, strict=True):
+        assert isinstance(one, Translation)
+        assert (one.proof, one.low) == (Proof.PROVEN, 300 + tp.partition % 20)
+    assert here.requests + there.requests <= 150
