@@ -310,6 +310,14 @@ def test_groups_of_kafka_and_new_names(
     status, (row,) = shell.rows("plan", *words)
     assert (status, row["to_offset"], row["found"], row["kind"]) == (0, 21, 21, "")
 
+    there.set_kafka(two, topic, {0: 26})  # the group has read five records there, and goes back
+    back = str(tmp_path / "back.plan")
+    words = ("--group", two, "--from-cluster", there.cluster.bootstrap, "--out", back)
+    assert shell("plan", *words, "--direction", "kafka-to-zk")[0] == 0
+    status, (row,) = shell.rows("apply", back, "--execute")
+    assert (status, row["outcome"]) == (0, "done")
+    assert here.znodes(two)[f"/consumers/{two}/offsets/{topic}/0"] == b"17"
+
 
 @pytest.mark.parametrize("client", [Ours, KafkaPython, Librdkafka, Java])
 def test_consumers_of_every_client_continue_there(
