@@ -265,7 +265,7 @@ bench-matrix: setup ## every size of message and batch and every codec, beside o
 bench-page: $(STAMP) ## the recorded figures into docs/explanation/speed.md
 	$(BIN)/python -m tests.bench.speed.page
 
-bench-other-cluster: setup ## offsets for another cluster by MirrorMaker 2, by times and by zkmigrate, judged by content (2 minutes)
+bench-other-cluster: setup ## offsets for another cluster by MirrorMaker 2, by times and by zkmigrate, judged by content (2 minutes; ARGS='--many 40000')
 	$(BIN)/python -m tests.migrate.bench_other_cluster $(ARGS)
 
 bench-groups: setup ## six members of ours, Java and librdkafka on Kafka 4, killed under load for 4 minutes (ARGS=roll, ARGS=wide)
