@@ -5,6 +5,7 @@ Its libraries are installed with extras; this module works without them.
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ _LIBRARIES: Final = ("click", "rich", "pyspark", "pyarrow", "numpy")
 _SEVERAL = ("--zookeeper-logs", "--journals", "--server-logs")
 """Options that take several values, up to the next option."""
 
+_FULL: Final = "No space left on device"
+"""What Java reports on every Unix."""
+_WRITTEN: Final = re.compile(r"writing rows to (?:file:)?(\S+?)\.(?:\s|$)")
 _NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]*)"')
 
 
@@ -104,9 +108,9 @@ def one_value_each(arguments: Sequence[str]) -> list[str]:
 
 def _line(error: Exception) -> str | None:
     """Return the line for an error of the operating system or of Spark."""
-    if isinstance(error, OSError):
-        from zkaudit.errors import no_file
+    from zkaudit.errors import no_file
 
+    if isinstance(error, OSError):
         return no_file(error.errno, error.strerror or str(error), error.filename)
     if sys.modules.get("pyspark") is None:
         return None
@@ -114,7 +118,10 @@ def _line(error: Exception) -> str | None:
 
     if not isinstance(error, spark_errors()):
         return None
-    text = str(error)
+    text = f"{error}\n{getattr(error, '_stackTrace', '')}"  # only the stack has the cause
+    if _FULL in text:
+        place = _WRITTEN.search(text)
+        return no_file(errno.ENOSPC, _FULL, place[1] if place else "--out")
     if "JAVA_GATEWAY_EXITED" in text:
         return "Spark cannot start Java: install Java 17 or later, or set JAVA_HOME"
     if program := _NO_PROGRAM.search(text):

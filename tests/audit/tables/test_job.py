@@ -246,6 +246,13 @@ def test_inputs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
         ),
         (Py4JError("Java\nis gone"), "then run again: Java"),
         (
+            AnalysisException(
+                "[TASK_WRITE_FAILED] Task failed while writing rows to file:/o/staging/f. "
+                "SQLSTATE: 58030\n\nCaused by: java.io.IOException: No space left on device"
+            ),
+            "/o/staging/f: No space left on device: free disk space, then run again",
+        ),
+        (
             PermissionError(13, "Permission denied", "/logs/log.1"),
             "/logs/log.1: Permission denied: give this user permission to read and write it",
         ),
