@@ -25,7 +25,7 @@ from tests.audit.answers import same
 from zkconsumer.runtime.undisturbed import Alarm
 from zkconsumer.servers import LocalZooKeeper, wait_until
 
-pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
+pytestmark = pytest.mark.timeout(1200)  # on a busy machine a stream waits long for Python
 REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 
 
