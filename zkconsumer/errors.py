@@ -34,8 +34,8 @@ class ConfigError(ZkConsumerError):
 class AuthenticationError(ZkConsumerError):
     """A server refused the first login, or its certificate is not accepted. Correct the key that
     the text names. The login is not tried again, because attempts with a wrong password can lock an
-    account. If a connector has already joined its group, it leaves it. After the first successful
-    login, a server that refuses a connector is asked again, with growing pauses."""
+    account. If a connector has already joined its group, it leaves it. After a successful login, a
+    connector asks a server that refuses it again."""
 
     exit_code: ClassVar[int] = 2
 

@@ -210,8 +210,7 @@ def test_default_settings(
     jvm: str,
 ) -> None:
     """A JVM member with default timing never uses up its attempts because of our members. This
-    holds even while our applications work on a message for longer than a release waits. Of four
-    attempts it needs two, and one more if the machine stalls."""
+    holds even while our applications work on a message for longer than a release waits."""
     group = groups(clusters("3.9.1"), jvms(jvm))
     for key in ("rebalance.backoff.ms", "rebalance.max.retries", "zookeeper.session.timeout.ms"):
         del group.theirs[key], group.ours[key]

@@ -94,7 +94,7 @@ def test_file(
 @pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
 def test_wrong_file(jvms: Callable, path: Path) -> None:
     """Our consumer refuses every file that the JVM consumer refuses, and names the file, the line
-    and the key. (Each file is named after the wrong key.)"""
+    and the key."""
     own = {"consumer.id": path.stem}
     with pytest.raises(ClusterError, match="Exception"):
         JvmMember(jvms("1.1.1"), own, topics={"t": 1}, file=path).wait_joined()

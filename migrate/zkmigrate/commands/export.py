@@ -81,8 +81,7 @@ def export(
     --from-file and reset --from-file read all of these formats.
 
     Offsets that a 1.1.0 broker stored in 'offset' instead of 'offsets' are included where there is
-    no other offset. The command names what it cannot export: groups and offsets that cannot be
-    read, znodes in another client's layout, and two different offsets of one partition.
+    no other offset. The command names what it cannot export.
     """
     if as_json:
         no_effect("--json", "form")

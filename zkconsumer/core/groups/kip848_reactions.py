@@ -76,8 +76,8 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.UNSUPPORTED_VERSION,
-        "The broker does not offer the protocol. Not fatal after a first heartbeat was accepted: "
-        "the cluster has the protocol then, and a broker that is starting does not offer it yet",
+        "The broker does not offer the protocol. Not fatal after a first heartbeat was accepted, "
+        "because a broker that is starting does not offer it yet",
         reactions.each(_ALL, Reaction.FATAL),
     ),
     Row(
