@@ -331,8 +331,8 @@ def _write_offsets(
             so_far = f"{written} of {len(changes)} offsets of group {group} are written"
             if reply.code is Code.CONNECTION_LOSS:
                 raise ZkUnavailableError(
-                    f"the connection broke during a write: {so_far}, perhaps {len(packet)} more; "
-                    "import again to see the remaining changes"
+                    f"the connection was lost during a write: {so_far}, perhaps {len(packet)} "
+                    "more; import again to see the remaining changes"
                 )
             culprit = list(packet)[reply.index or 0]
             raise GroupChangedError(

@@ -211,7 +211,7 @@ def _decode_state(path: str, node: Node) -> PartitionState:
     state = json_object(path, node.data)
     leader, epoch = state.get("leader"), state.get("leader_epoch")
     if type(leader) is not int or type(epoch) is not int:
-        raise ZnodeFormatError(path, "has no integers 'leader' and 'leader_epoch'")
+        raise ZnodeFormatError(path, "must have integers as 'leader' and 'leader_epoch'")
     isr = _numbers(path, state.get("isr"), "isr")
     return PartitionState(leader if leader >= 0 else None, epoch, isr)
 

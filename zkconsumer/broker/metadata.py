@@ -60,8 +60,8 @@ def ask_metadata(
     at = connection.endpoint
     if not answer.brokers:
         raise BrokerUnavailableError(
-            f"broker {at.broker_id} at {at.host}:{at.port} has not received the "
-            "metadata of its cluster yet"
+            f"broker {at.broker_id} at {at.host}:{at.port} has not received its cluster's metadata "
+            "yet"
         )
     with mapped_errors(at):
         nodes = sorted(answer.brokers, key=lambda broker: broker.node_id)

@@ -303,7 +303,7 @@ def _checked(function: Callable[[], object]) -> Callable[[], str]:
             raise AuthenticationError(f"{key}: the function raised {kind}") from None
         if not isinstance(token, str) or not token:
             raise AuthenticationError(
-                f"{key}: the function must return a token, as a string that is not empty"
+                f"{key}: the function must return a token, as a non-empty string"
             )
         return token
 
@@ -372,5 +372,5 @@ def _readable(endpoint: BrokerEndpoint) -> Iterator[None]:
         yield
     except StructError:
         raise BrokerError(
-            f"broker at {endpoint.host}:{endpoint.port}: its answer to SASL is unreadable"
+            f"broker at {endpoint.host}:{endpoint.port}: its SASL response is unreadable"
         ) from None

@@ -102,7 +102,7 @@ def kerberos_login(entry: JaasEntry) -> KerberosLogin:
     for name in entry.options:
         if name not in known:
             raise ValueError(
-                f"{KERBEROS} has no option {name} in this client, only {', '.join(known)}"
+                f"{KERBEROS}: this client does not know the option {name}, only {', '.join(known)}"
             )
     texts: dict[str, str] = {
         name: entry.options[name].value for name in _KRB5_TEXTS if name in entry.options

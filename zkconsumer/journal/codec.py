@@ -98,7 +98,7 @@ class Codec:
             return _name_of(kind)
         if getattr(kind, "_is_protocol", False):
             return self._tagged(self._classes)
-        raise TypeError(f"there is no JSON for the type {kind}")
+        raise TypeError(f"there is no JSON form for the type {kind}")
 
     def _union(self, kinds: tuple[Any, ...]) -> _Form:
         form = self._form(kinds[0])

@@ -120,7 +120,7 @@ class _Run:
         """Record an event of the member. The previous step is then complete."""
         kind = self._events.get(entry["name"])
         if kind is None:
-            raise CodecError(f"{entry['name']} is not an event of this coordination")
+            raise CodecError(f"{entry['name']} is not an event of this kind of coordination")
         event = self._codec.decode(kind, self._whole(entry))
         state = entry.get("state", "")
         if self._step is not None:
@@ -144,7 +144,10 @@ class _Run:
         for key, digest in entry.get("unchanged", {}).items():
             value = self._last.get(name, {}).get(key)
             if digest_of(json.dumps(value)) != digest:
-                raise CodecError(f"{name}: the previous line lacks the unchanged field {key}")
+                raise CodecError(
+                    f"{name}: the field {key} is marked unchanged, but differs from "
+                    f"the previous {name} or is missing there"
+                )
             fields[key] = value
         self._last[name] = fields
         return fields
@@ -263,9 +266,9 @@ def replay(
             elif name not in runs or "fields" not in entry:
                 if kind in ("event", "command"):
                     raise CodecError(
-                        "the journal does not have complete events, so it cannot be replayed: it "
-                        "was written by an older release, or by a simulation (run that again "
-                        "with its seed)"
+                        "the events in the journal are incomplete, so it cannot be replayed: it "
+                        "was written by an older release, or by a simulation (run the simulation "
+                        "again with its seed)"
                     )
                 if entry.get("name") == "EntriesDropped" and name in runs and not runs[name].over:
                     runs[name].finish(complete=False)

@@ -93,7 +93,7 @@ def up(directory: Path, kafka: str = "3.9", brokers: int = 1) -> ClusterState:
         foreign = {entry.name for entry in directory.iterdir()} - {_STATE, _LOCK, *_PARTS}
         if foreign:
             raise ClusterError(
-                f"{directory} has other files ({sorted(foreign)[0]}): use an empty --dir"
+                f"{directory} contains other files ({sorted(foreign)[0]}): use an empty --dir"
             )
         _clear(directory, old)
         shutil.rmtree(directory / "logs", ignore_errors=True)
@@ -186,7 +186,7 @@ def _describe(cluster: LocalCluster) -> ClusterState:
 def _process(name: str, pid: int, port: int | None) -> ServerProcess:
     started = process_started(pid)
     if started is None:
-        raise ClusterError(f"{name} exited right after its start")
+        raise ClusterError(f"{name} exited immediately after it was started")
     return ServerProcess(name, pid, started, port)
 
 

@@ -55,7 +55,9 @@ def cache_dir() -> Path:
 def pom(kafka: str) -> Path:
     """Return the Maven file that pins the jars of one Kafka release. Raises ``ClusterError``."""
     if kafka not in KAFKA_LINES:
-        raise ClusterError(f"unknown Kafka line {kafka!r}: choose one of {', '.join(KAFKA_LINES)}")
+        raise ClusterError(
+            f"unknown Kafka release {kafka!r}: choose one of {', '.join(KAFKA_LINES)}"
+        )
     return JVM_FILES / f"kafka-{kafka}.xml"
 
 

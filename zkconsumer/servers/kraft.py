@@ -133,4 +133,6 @@ def format_storage(
     wait_until(done, READY_SECONDS, "the servers' storage is formatted")
     if any(supervisor.poll(run) for run in runs):
         lines = log.read_text(errors="replace").splitlines() or ["it printed nothing"]
-        raise ClusterError(f"Kafka's StorageTool could not format: {lines[-1]} (log: {log})")
+        raise ClusterError(
+            f"Kafka's StorageTool could not format the log directory: {lines[-1]} (log: {log})"
+        )

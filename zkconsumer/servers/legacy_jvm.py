@@ -52,7 +52,7 @@ class JvmMembers:
     def __init__(self, kafka: str = "1.1") -> None:
         if kafka not in LEGACY_LINES:
             raise ClusterError(
-                f"there is no original consumer for line {kafka!r}: choose one of 1.1, 0.8.2"
+                f"there is no original consumer for Kafka {kafka!r}: choose one of 1.1, 0.8.2"
             )
         self.kafka = kafka
         self._members: dict[str, JvmMember] = {}

@@ -97,7 +97,7 @@ class LocalZooKeeper:
     def start(self) -> None:
         """Start all servers. Return when they are ready. If one fails, all are stopped."""
         if self._supervisor is not None:
-            raise ClusterError("the cluster is already started")
+            raise ClusterError("the cluster has already been started")
         if self._dir is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="zkconsumer-"))
         root = self._temporary or self._dir

@@ -113,7 +113,7 @@ class Server:
         def ready() -> bool:
             if not self.running:
                 raise ClusterError(
-                    f"{self.name} exited right after its start: {self._last_words()}"
+                    f"{self.name} exited immediately after it was started: {self._last_words()}"
                 )
             return self._spec.is_ready()
 

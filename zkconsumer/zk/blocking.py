@@ -63,7 +63,7 @@ def refusal(refused: Refused) -> ZooKeeperError:
     if refused.detail:
         return ZooKeeperError(refused.detail)
     path = ascii(refused.path)[1:-1]  # a stranger may have named the znode
-    return ZooKeeperError(f"{path}: ZooKeeper refuses the operation")
+    return ZooKeeperError(f"{path}: ZooKeeper refused the operation")
 
 
 def or_refusal(script: Script[T]) -> Script[T | ZooKeeperError]:
@@ -359,8 +359,8 @@ class BlockingZk:
             raise self._silent() from None
         except SessionGone:
             raise SessionExpiredError(
-                f"the session with ZooKeeper at {self._hosts} ended before the command had "
-                "finished: run the command again"
+                f"the session with ZooKeeper at {self._hosts} ended before the command finished: "
+                "run the command again"
             ) from None
         except Refused as refused:
             raise refusal(refused) from None

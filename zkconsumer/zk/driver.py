@@ -259,7 +259,8 @@ class ZkDriver:
             )
         return ZkUnavailableError(
             f"zookeeper.connect: no ZooKeeper answered at {self._hosts} within {seconds:g} s; "
-            "check the addresses; --timeout, or zookeeper.connection.timeout.ms, sets the time"
+            "check the addresses; --timeout, or zookeeper.connection.timeout.ms, sets how long to "
+            "wait"
         )
 
     def _exists(self, deadline: float) -> Any:

@@ -67,8 +67,8 @@ class Permission:
             raise refused(
                 self._hold.group,
                 Reason.SESSION_ENDED,
-                "the session with ZooKeeper that claimed the group has ended, perhaps because "
-                "zkmigrate was suspended; nothing more is written: run the command again",
+                "the ZooKeeper session that claimed the group has ended, perhaps because zkmigrate "
+                "was suspended; nothing more was written: run the command again",
             )
         if isinstance(reply, Failed):
             raise refused(self._hold.group, Reason.OTHER_OPERATOR, record.MEANWHILE)

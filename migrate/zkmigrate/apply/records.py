@@ -75,8 +75,9 @@ def _checked(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             odd.append(f"outcome {record['outcome']}")
         if odd or (known is not _RUN and not isinstance(record.get("group"), str)):
             raise JournalError(
-                f"the journal has a record of an unknown kind ({', '.join(odd) or 'no group'}), "
-                "perhaps from a newer zkmigrate: nothing was changed"
+                "the journal contains a record of an unknown kind "
+                f"({', '.join(odd) or 'no group'}), perhaps from a newer zkmigrate: nothing was "
+                "changed"
             )
         yield record
 
@@ -175,7 +176,7 @@ def _result(record: Mapping[str, Any]) -> Result:
         reasons = tuple(map(Reason, record.get("reasons", ())))
     except (TypeError, ValueError):
         raise JournalError(
-            "an outcome in the journal is damaged, or from a newer zkmigrate"
+            "an outcome in the journal is damaged, or was written by a newer zkmigrate"
         ) from None
     return Result(
         record["group"],

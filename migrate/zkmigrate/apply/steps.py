@@ -133,8 +133,8 @@ class Steps:
             raise refused(
                 change.group,
                 Reason.CLOSED,
-                f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate "
-                "register: allow the identity in --command-config to create znodes there",
+                f"{GroupPaths(change.group).ids}: the ACL does not let zkmigrate register: allow "
+                "the identity in --command-config to create znodes there",
             )
         if journal is None:
             self.checks.znodes_as_expected(change, resumed)
@@ -425,7 +425,7 @@ class Steps:
                 change.group,
                 Reason.OTHER_WRITER,
                 f"{tp}: a client that is not a member committed {offset} to Kafka while the group "
-                "was moved; its offset was restored: stop that client, then plan again",
+                "was moved; the group's offset was restored: stop that client, then plan again",
             )
 
     def _overwritten(
@@ -568,5 +568,5 @@ def _decided_before(preview: GroupPlan, made: GroupPlan) -> None:
             made.group,
             Reason.NOT_REVIEWED,
             f"changed since review: {shown(f'{tp} ({why})' for tp, why in sorted(new.items()))}: "
-            "plan again, and review it",
+            "plan again, and review the new plan",
         )

@@ -41,7 +41,7 @@ def report(plan: str | None, out: str | None, as_json: bool, journal: str | None
         where = Path(journal or "zkmigrate-reset.journal")
         digest = plan_of(where)
         if digest not in WITHOUT_PLAN:
-            raise MigrationError(f"{where} is the journal of a plan: also name that PLAN")
+            raise MigrationError(f"{where} is the journal of a plan: also name the plan")
     else:
         where = journal_path(plan, journal)
         digest = loaded.digest

@@ -118,9 +118,8 @@ def from_json(where: str, document: object) -> Options:
         odd = sorted(document.keys() - {*DECIDED, "skips", "rules"})
         if odd:
             raise PlanFileError(
-                f"{where}: {odd[0]!a} is not a decision that this zkmigrate knows: use the "
-                "version that "
-                "made the plan, or make a new one"
+                f"{where}: {odd[0]!a} is not a decision that this zkmigrate knows: use the version "
+                "that made the plan, or make a new plan"
             )
         default = to_json(Options())  # plans of older versions have fewer decisions
         values = {name: _value(where, name, document.get(name, default[name])) for name in DECIDED}

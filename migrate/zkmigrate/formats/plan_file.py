@@ -218,8 +218,9 @@ def load(path: str, elsewhere: bool = False) -> PlanFile:
         count = sum(1 for _ in reader.groups())
     if reader.to is not None and not elsewhere:
         raise PlanFileError(
-            f"{path} is a plan for another cluster, which only apply carries out: it changes "
-            "nothing in this cluster; delete groups in the other cluster with that cluster's tools"
+            f"{path} is a plan for another cluster, and only apply accepts such plans: they change "
+            "nothing in this cluster; to undo one, delete the groups in the other cluster with its "
+            "own tools"
         )
     return reader.plan(_StoredGroups(path, stamp, count))
 

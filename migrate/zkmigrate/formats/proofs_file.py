@@ -88,14 +88,14 @@ class ProofsFile:
         lines, newline, _cut_off = whole.rpartition(b"\n")
         if not (whole.startswith(head) or head.startswith(whole)):
             raise PlanFileError(
-                f"{self._path} is not a proofs file of these two clusters: name a new file"
+                f"{self._path} is not a proofs file for these two clusters: name a new file"
             )
         self._known = dict[Asked, Answer]()
         for number, line in enumerate(lines.split(b"\n")[1:], 2):
             text = whole_file.unsealed(line)
             if text is None:
                 where = f"{self._path}:{number}"
-                raise PlanFileError(f"{where}: is damaged: delete the file, and start again")
+                raise PlanFileError(f"{where} is damaged: delete the file, and start again")
             self._known.update([self._parse(text)])
         return len(lines) + len(newline)
 

@@ -576,7 +576,9 @@ class Across:
         known = state.record
         if known.to_cluster not in ("", self._to):
             reason = Reason.HANDED_OVER if known.handed_over else Reason.LEAVING
-            text = f"a cut-over names the cluster {known.to_cluster}: give that one, or run unlock"
+            text = (
+                f"a cut-over names {known.to_cluster}: name this cluster, or run zkmigrate unlock"
+            )
             raise refused(state.group, reason, text)
 
     def _check_free(self, seen: _Seen) -> None:
@@ -601,7 +603,7 @@ class _Waits(GroupRefusedError):
 
 def _check_none_waits(seen: _Seen) -> None:
     if seen.waits:
-        text = f"{seen.why()}: the group stays locked, so run it again, or zkmigrate unlock"
+        text = f"{seen.why()}: the group stays locked: run the command again, or zkmigrate unlock"
         raise _Waits(f"group {seen.state.group}: {text}", seen.reasons[0])
 
 

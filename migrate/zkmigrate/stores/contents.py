@@ -274,7 +274,7 @@ class Contents:
         failed = self._learn(connection, [tp]).get(tp)
         known = self._known.get(tp)
         if known is None:
-            raise failed or LeaderUnavailableError(f"{tp}: the broker does not answer")
+            raise failed or LeaderUnavailableError(f"{tp}: the broker did not answer")
         return known
 
     def _learn(
@@ -353,7 +353,7 @@ class OtherCluster:
             self._reader.disconnect()
         if None not in (expected, self.view.cluster_id) and expected != self.view.cluster_id:
             raise MigrationError(
-                f"{servers.bootstrap} is the cluster {self.view.cluster_id}, but the plan is "
+                f"{servers.bootstrap} is in the cluster {self.view.cluster_id}, but the plan is "
                 f"for {expected}: make a new plan"
             )
         self.kafka = GroupCoordinators(
@@ -410,7 +410,7 @@ def _answers(
         empty = 0 if following > position else empty + 1
         position = following
         if empty == _TRIES:
-            raise BrokerError(f"{tp}: the broker returns no records at offset {position}")
+            raise BrokerError(f"{tp}: the broker returned no records at offset {position}")
         if empty:
             time.sleep(_PAUSE)
 

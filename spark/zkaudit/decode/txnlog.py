@@ -185,7 +185,7 @@ def decode_payload(payload: bytes, position: int = 0) -> list[Operation]:
             body = jute.buffer() or b""
             inner = Jute(body, 0, len(body))
             if sub in (MULTI, CLOSE_SESSION, CREATE_SESSION):
-                raise BodyError(f"a multi cannot hold type {sub}")
+                raise BodyError(f"a multi cannot contain an operation of type {sub}")
             if sub == ERROR and len(body) != _ERROR_SIZE:
                 # DataTree.processTxn marks the operations of a failed multi and leaves their
                 # bytes; so a follower logs them that takes the applied transaction over.

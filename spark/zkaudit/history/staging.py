@@ -97,7 +97,7 @@ def stage(
     """
     if len(log_gaps) > MAX_LOG_GAPS:
         raise AuditError(
-            f"the logs have {len(log_gaps)} log gaps, more than {MAX_LOG_GAPS}: add the logs of "
+            f"there are {len(log_gaps)} log gaps, more than {MAX_LOG_GAPS}: add the logs of "
             "the other servers"
         )
     return Stage(

@@ -180,8 +180,8 @@ class Recorder:
         for one in expected:
             if not one.place.is_dir():
                 raise AuditError(
-                    f"{one.place} is missing, and ZooKeeper may have deleted the logs that it "
-                    "was read from: restore it, or choose another --out"
+                    f"{one.place} is missing, and ZooKeeper may have deleted the logs that it was "
+                    "made from: restore it, or choose another --out"
                 )
 
     def _id(self) -> str:

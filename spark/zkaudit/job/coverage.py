@@ -125,7 +125,7 @@ def check_agreement(logged: Iterable[LoggedRun]) -> None:
     raise AuditError(
         f"{one.server}: {one.file} and {other.server}: {other.file} have different transactions "
         f"with zxid {int(zxid[differ[0]]):#x}: they are from two ensembles, or from before and "
-        "after the restoration of a backup: audit them separately"
+        "after a backup was restored: audit them separately"
     )
 
 
@@ -220,8 +220,8 @@ def check_damage(found: Iterable[Damage]) -> None:
     for damage in found:
         if damage.lost is not None:
             raise AuditError(
-                f"{damage}: no server has the transactions after it: copy the log again, add the "
-                "other servers' logs, or accept a log gap with --allow-damage"
+                f"{damage}: no server has the transactions that follow: copy the log again, add "
+                "the other servers' logs, or accept a log gap with --allow-damage"
             )
 
 

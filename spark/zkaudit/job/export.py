@@ -163,8 +163,8 @@ def _check(
                 changed = {*_columns(rows)} ^ {*_columns(frame)}
                 columns = ", ".join(sorted({column for column, _ in changed}))
                 raise SchemaMismatchError(
-                    f"{target.name(name)} has other columns than this export ({columns}): choose "
-                    "another place, or replace it with --overwrite"
+                    f"{target.name(name)} has different columns from this export ({columns}): "
+                    "choose another place, or replace it with --overwrite"
                 )
             found.append(rows.where(F.col("run_id") == run_id).select(F.lit(name).alias("name")))
     if not found:

@@ -200,9 +200,7 @@ def heads(rows: DataFrame) -> Heads:
     found = wanted.select(is_run().alias("is_run"), *columns).toArrow()
     runs = found.filter(found["is_run"]).drop_columns(["is_run", "zxid", "path", "data"])
     if len(runs) > MAX_RUNS:
-        raise AuditError(
-            f"the logs have more than {MAX_RUNS} log gaps: add the other servers' logs"
-        )
+        raise AuditError(f"there are more than {MAX_RUNS} log gaps: add the other servers' logs")
     values = (column.to_pylist() for column in runs.columns)
     return Heads([LoggedRun(*run) for run in zip(*values, strict=True)], committed.config_of(found))
 

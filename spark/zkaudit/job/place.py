@@ -149,7 +149,7 @@ def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
         raise InputMissingError(f"{out}: the audit did not finish: run it again")
     version = summary.get("schema_version")
     if version != SCHEMA_VERSION:
-        has = "no version" if version is None else f"version {version}"
+        has = "no schema version" if version is None else f"schema version {version}"
         raise AuditError(
             f"{out}: the audit's tables have {has}, but this zkaudit reads version "
             f"{SCHEMA_VERSION}: run the audit again"

@@ -81,7 +81,9 @@ def schema_of(names: Sequence[str] | None) -> Any:
         return SCHEMA
     unknown = [name for name in names if name not in SCHEMA.names]
     if isinstance(names, str) or unknown or not names or len(set(names)) < len(names):
-        raise ValueError(f"columns is {names!r}: give some of {', '.join(SCHEMA.names)}, each once")
+        raise ValueError(
+            f"columns is {names!r}: name at least one of {', '.join(SCHEMA.names)}, none twice"
+        )
     return pa.schema([SCHEMA.field(name) for name in names])
 
 

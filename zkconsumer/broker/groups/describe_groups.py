@@ -76,7 +76,7 @@ def describe_groups(
                 connection.endpoint, group.group_state, group.protocol_data, members
             )
         if descriptions.keys() != set(groups):
-            raise ValueError("the answer has other groups than those requested")
+            raise ValueError("the response describes different groups than requested")
     dead = [
         name for name, group in descriptions.items() if group.state == DEAD and not group.members
     ]

@@ -269,7 +269,7 @@ def consume(
     named = _names_zookeeper(file, properties)
     if file is None and zookeeper is None and bootstrap is None and not named:
         raise click.UsageError(
-            "give --zookeeper for a group in ZooKeeper, or --bootstrap-server for one on brokers"
+            "give --zookeeper for a group in ZooKeeper, or --bootstrap-server for one in Kafka"
         )
     on_brokers = on_brokers and not named
     if out is not None:

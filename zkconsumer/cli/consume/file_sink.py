@@ -151,7 +151,7 @@ class FileSink:
             if isinstance(error, OSError):
                 self._failure = click.ClickException(
                     f"{self._directory / name} cannot be written: {error.strerror or error}; "
-                    "none of its messages are committed"
+                    "none of its messages were committed"
                 )
                 raise self._failure from error
             raise

@@ -115,7 +115,7 @@ class GroupPaths:
         if _MEMBER.fullmatch(own) is None or consumer_id in (".", ".."):
             raise ZnodeFormatError(
                 self.ids,
-                f"member name {_short(consumer_id)} is not 1 to 512 visible ASCII characters "
+                f"member name {_short(consumer_id)} must be 1 to 512 visible ASCII characters "
                 "without '/'",
             )
         return f"{self.ids}/{consumer_id}"

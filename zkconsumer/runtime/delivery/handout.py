@@ -88,11 +88,11 @@ def refuse() -> NoReturn:
         interrupts |= reads and before.f_globals.get("__name__") not in _READING
     if interrupts:
         raise InUseError(
-            "a signal handler cannot read a stream while it interrupts a read of it: set a flag, "
+            "a signal handler cannot read the stream whose read it interrupted: set a flag, "
             "or raise an exception"
         )
     raise InUseError(
-        "another thread reads this stream: use one thread for each stream, and ask for as many "
+        "another thread is reading this stream: use one thread for each stream, and create as many "
         "streams as there are threads"
     )
 

@@ -135,6 +135,4 @@ def _check_most(max_messages: int) -> None:
 
 def _check_timeout(timeout: float | None) -> None:
     if timeout is not None and timeout < 0:
-        raise ValueError(
-            f"timeout is {timeout}: use a number of seconds that is not negative, or None"
-        )
+        raise ValueError(f"timeout is {timeout}: use a non-negative number of seconds, or None")

@@ -248,7 +248,7 @@ class HealthMonitor:
         if self._from.listening():
             yield Fault(
                 Trouble.LISTENER,
-                "the rebalance listener has not returned: look at what it waits for",
+                "the rebalance listener has not returned: check what it is waiting for",
             )
         elif member.registered and not member.settled:
             yield Fault(Trouble.REBALANCING, f"a rebalance is under way: {member.doing}")

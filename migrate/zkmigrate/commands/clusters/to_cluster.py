@@ -280,8 +280,8 @@ def open_other(
         if own is not None and own == others:
             option = "--from-cluster" if elsewhere.back else "--to-cluster"
             raise click.UsageError(
-                f"{option} {elsewhere.bootstrap} is the cluster of the groups: name another "
-                f"cluster, or leave out {option}"
+                f"{option} {elsewhere.bootstrap} is the cluster that the groups are already in: "
+                f"name another cluster, or leave out {option}"
             )
         here = stack.enter_context(closing(stores.contents()))
         sides = here, other.contents

@@ -50,7 +50,8 @@ class Selection:
         at_most_one(given)
         if not given:
             raise click.UsageError(
-                "choose groups with --group and --groups-from, with --groups-regex, or with --all"
+                "choose groups with --group or --groups-from (or both), with --groups-regex, or "
+                "with --all"
             )
         try:
             re.compile(self.regex or "")
@@ -195,7 +196,7 @@ def _names_in(file: str) -> list[str]:
     names = [_COMMENT.sub("", line).strip() for line in text.split("\n")]
     groups = list(dict.fromkeys(filter(None, names)))
     if not groups:
-        raise PlanFileError(f"{file} has no group: write one name per line")
+        raise PlanFileError(f"{file} lists no groups: write one name per line")
     return groups
 
 

@@ -142,7 +142,9 @@ class _Reader:
     def take_count(self) -> int:
         number = self.take_int()
         if not -1 <= number <= len(self._raw):
-            raise ValueError(f"an array of {number} in {len(self._raw)} bytes")
+            raise ValueError(
+                f"an array of {number} elements does not fit into {len(self._raw)} bytes"
+            )
         return max(number, 0)
 
     def take_string(self) -> str:

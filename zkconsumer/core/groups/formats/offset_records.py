@@ -165,7 +165,7 @@ class _Reader:
 
     def take(self, size: int, what: str) -> bytes:
         if size < 0 or self.at + size > len(self.data):
-            raise ValueError(f"{what} of {size} bytes does not fit")
+            raise ValueError(f"{what} of {size} bytes does not fit into the record")
         self.at += size
         return self.data[self.at - size : self.at]
 
