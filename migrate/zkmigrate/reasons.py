@@ -212,7 +212,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.NOT_REVIEWED: (
         "A decision would apply to something that the preview did not show.",
-        "Plan again, and review it.",
+        "Plan again, and review the new plan.",
     ),
     Reason.NOT_LOCKED: (
         "The group's offsets in Kafka are current, and old consumers can start.",

@@ -65,7 +65,7 @@ def test_summary_and_tables_are_of_one_audit_between_the_two_writes(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("summary", "has"), [({"schema_version": 1}, "version 1"), ({}, "no version")]
+    ("summary", "has"), [({"schema_version": 1}, "schema version 1"), ({}, "no schema version")]
 )
 def test_tables_of_another_version_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], summary: dict[str, int], has: str

@@ -452,7 +452,8 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     remains."""
     broken = LocalCluster("3.9", dir=tmp_path, properties={"log.segment.bytes": "none"})
     with pytest.raises(
-        ClusterError, match=r"broker-0 exited right after its start: .*log\.segment\.bytes"
+        ClusterError,
+        match=r"broker-0 exited immediately after it was started: .*log\.segment\.bytes",
     ):
         broken.start()
     assert not processes_naming(str(tmp_path))

@@ -195,7 +195,7 @@ def test_an_interrupted_plan_continues(simulated: Simulated, there: There) -> No
         file.write_bytes(cut_off)
         assert simulated.run(*words).rows == first.rows
         assert file.read_bytes() == whole
-    other = "proofs is not a proofs file of these two clusters: name a new file"
+    other = "proofs is not a proofs file for these two clusters: name a new file"
     for content, text in (
         (whole.replace(b" 35", b" 37"), "proofs:2: is damaged"),
         (whole.replace(b" 35", b" x"), "proofs:2: is damaged"),
@@ -571,7 +571,7 @@ def test_no_other_command_takes_it(
     for words in (("undo", "--execute", *where), ("status", *where), ("report", "--json")):
         assert run([*words, "a.plan"]) == 2
         err = capsys.readouterr().err
-        assert "is a plan for another cluster, which only apply carries out" in err
+        assert "is a plan for another cluster, and only apply accepts such plans" in err
     ran = simulated.run("undo", "--group", "g", "--execute")
     assert [row["outcome"] for row in ran.rows] == ["nothing to do"]
     assert there.offsets == {"g": {TP: 35}}
@@ -706,5 +706,7 @@ def test_options_that_have_no_effect_are_refused(simulated: Simulated, there: Th
         assert (ran.status, text in ran.err) == (2, True), ran.err
     simulated.zk.set("/cluster/id", b'{"version":"1","id":"id of there"}')
     ran = simulated.run("plan", "--group", "g", *TO)
-    assert (ran.status, "is the cluster of the groups" in ran.err) == (2, True), ran.err
+    assert (ran.status, "is the cluster that the groups are already in" in ran.err) == (2, True), (
+        ran.err
+    )
     assert not there.offsets

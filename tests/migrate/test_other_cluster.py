@@ -262,7 +262,7 @@ def test_what_is_no_mirror_is_refused(
     own = ("--to-cluster", here.cluster.bootstrap)
     status, _, err = shell("plan", "--group", group, *own)
     assert status == 2
-    assert "is the cluster of the groups" in err
+    assert "is the cluster that the groups are already in" in err
 
 
 def test_groups_of_kafka_and_new_names(

@@ -55,7 +55,7 @@ def test_a_lock_that_cannot_be_read_is_shown(
 ) -> None:
     """In a group that was moved, it may be missing."""
     matrix.moved(simulated)
-    denied = [("g", ZooKeeperError("ZooKeeper refuses the operation"))]
+    denied = [("g", ZooKeeperError("ZooKeeper refused the operation"))]
     monkeypatch.setattr(guard, "look_at_all", lambda _zk, _groups: denied)
     code, row = status(simulated)
     assert (row["case"], row["locked"]) == ("moved", "unknown")

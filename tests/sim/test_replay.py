@@ -390,8 +390,11 @@ def _first(entries: list[Entry], name: str) -> Entry:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda e: e.pop(1), "does not have complete events"),
-        (lambda e: _first(e, "Registered").pop("fields"), "does not have complete events"),
+        (lambda e: e.pop(1), "the events in the journal are incomplete"),
+        (
+            lambda e: _first(e, "Registered").pop("fields"),
+            "the events in the journal are incomplete",
+        ),
         (lambda e: _first(e, "Registered")["fields"].clear(), "Registered must be an object"),
         (
             lambda e: _first(e, "SessionOpened")["fields"].update(session_id="x"),

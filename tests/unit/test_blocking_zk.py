@@ -307,7 +307,7 @@ def test_a_script_does_not_go_on_in_another_session(monkeypatch: pytest.MonkeyPa
     with BlockingZk("127.0.0.1:1", TIMEOUT) as zk:
         with pytest.raises(
             SessionExpiredError,
-            match="ended before the command had finished: run the command again",
+            match="ended before the command finished: run the command again",
         ):
             zk.run(script())
         assert zk._driver.requests == 1

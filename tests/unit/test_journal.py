@@ -418,7 +418,7 @@ def test_a_group_at_rest_is_not_written_again_and_again(tmp_path: Path) -> None:
     assert result.difference is None
     assert result.events == len(views)
     found[0]["fields"]["view"]["registered"] = False
-    with pytest.raises(JournalFormatError, match="lacks the unchanged field view"):
+    with pytest.raises(JournalFormatError, match="the field view is marked unchanged, but differs"):
         replay("journal", lines)
 
 

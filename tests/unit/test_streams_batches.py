@@ -313,7 +313,7 @@ def test_some_columns_of_a_stream(info: PartitionTopicInfo) -> None:
     assert next(keys).to_pydict() == {"key": [b"k3", b"k4"]}
     assert next(keys).num_rows == 0
     assert (info.consumed_offset, tested._reader.delivered) == (5, 5)
-    with pytest.raises(ValueError, match="give some of topic"):
+    with pytest.raises(ValueError, match="name at least one of topic"):
         tested.arrow_batches(columns=("values",))
 
 

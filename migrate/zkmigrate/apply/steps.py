@@ -133,7 +133,7 @@ class Steps:
             raise refused(
                 change.group,
                 Reason.CLOSED,
-                f"{GroupPaths(change.group).ids}: the ACL does not let zkmigrate register: allow "
+                f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
                 "the identity in --command-config to create znodes there",
             )
         if journal is None:

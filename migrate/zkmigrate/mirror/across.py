@@ -577,7 +577,7 @@ class Across:
         if known.to_cluster not in ("", self._to):
             reason = Reason.HANDED_OVER if known.handed_over else Reason.LEAVING
             text = (
-                f"a cut-over names {known.to_cluster}: name this cluster, or run zkmigrate unlock"
+                f"a cut-over names the cluster {known.to_cluster}: name it, or run zkmigrate unlock"
             )
             raise refused(state.group, reason, text)
 

@@ -125,7 +125,7 @@ def test_other_columns_are_refused(spark: SparkSession, audit: Path, tmp_path: P
     """A table of another release, or of another program, is left as it is."""
     lake = tmp_path / "lake"
     spark.range(1).selectExpr("id as zxid", "'x' as run_id").write.parquet(f"{lake}/findings")
-    with pytest.raises(SchemaMismatchError, match=r"lake/findings has other columns.*severity"):
+    with pytest.raises(SchemaMismatchError, match=r"lake/findings has different columns.*severity"):
         export(spark, audit, Target(str(lake), None), "append")
     assert [path.name for path in lake.iterdir()] == ["findings"]
 
