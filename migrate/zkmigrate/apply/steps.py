@@ -134,7 +134,7 @@ class Steps:
                 change.group,
                 Reason.CLOSED,
                 f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
-                "the identity in --command-config to create znodes there",
+                "allow the identity in --command-config to create znodes there",
             )
         if journal is None:
             self.checks.znodes_as_expected(change, resumed)
