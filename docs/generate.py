@@ -57,7 +57,7 @@ def cli_page() -> str:
         "options or configuration, 130 Ctrl-C, 141 the reader of stdout exited, 143 SIGTERM.\n",
         "A time has a unit: `500ms`, `30s`, `5m`, `2h`, `1d`. `ZKCONSUMER_ZOOKEEPER`,",
         "`ZKCONSUMER_BOOTSTRAP_SERVER` and `ZKCONSUMER_COMMAND_CONFIG` replace the options of",
-        "those names. A server on the command line takes precedence over both variables.\n",
+        "those names. A server on the command line takes precedence over the first two.\n",
         'Completion in bash: put `eval "$(_ZKCONSUMER_COMPLETE=bash_source zkconsumer)"` into',
         "`~/.bashrc`. In zsh write `zsh_source`; for fish, run",
         "`_ZKCONSUMER_COMPLETE=fish_source zkconsumer | source`. `_ZKMIGRATE_COMPLETE` and",
@@ -108,7 +108,7 @@ def migrate_json_page() -> str:
         "`zkconsumer offsets export --json` prints a list of objects with `group`, `topic`,",
         "`partition` and `offset`.\n",
         "On standard error, lines that begin with `{` are objects too. One names the cluster, and",
-        "the others show the progress. Other lines there are for people.\n",
+        "the others show the progress. All other lines there are plain text.\n",
     ]
     uses = Counter(column for rows in SCHEMAS.values() for column in rows.columns)
     common = [column for column, count in uses.items() if count > 2]
@@ -153,8 +153,8 @@ def migrate_cases_page() -> str:
         *(f"| {case.value} | {meaning} |" for case, meaning in MEANING.items()),
         "",
         "## Reasons\n",
-        "JSON has these codes in `reasons`, and `plan` in `kind`. Programs should use them,",
-        "because the sentences for people may change.\n",
+        "In JSON these codes are in `reasons`; in the JSON of `plan` they are in `kind`. Programs",
+        "should use the codes, because the wording of the sentences may change.\n",
         "| Code | Meaning | What to do |",
         "|---|---|---|",
         *(f"| `{one.value}` | {meaning} | {fix} |" for one, (meaning, fix) in REASONS.items()),

@@ -177,7 +177,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Run `apply` again with its plan, or `undo`.",
     ),
     Reason.NO_RECORD: (
-        "The offsets before the change were too many to be recorded in ZooKeeper.",
+        "ZooKeeper has no record of the previous offsets, because there were too many.",
         "Move the group back with `plan --direction kafka-to-zk`.",
     ),
     Reason.LIVE_MOVE: (

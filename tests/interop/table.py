@@ -34,8 +34,9 @@ runs, takes pairwise combinations of each test's parameters.
 
 ## Releases, strategies and offset stores
 
-Each combination ran twice, with a JVM member first and with one of ours first. Members of both
-sides join in pairs and leave one at a time. A partition is added, and with a filter also a topic.
+Each combination ran twice: once with a JVM member first, once with a zkconsumer member first.
+Members of both sides join in pairs and leave one at a time. A partition is added, and with a filter
+also a topic.
 
 """
 

@@ -122,7 +122,7 @@ class ConsumerKeys(SecurityKeys):
         check=at_least(0),
     )
     fetch_max_bytes: int = key(
-        "Largest answer to one fetch, all partitions together. A broker always sends at least "
+        "Largest response to one fetch, all partitions together. A broker always sends at least "
         "one batch. Brokers before 0.10.1 ignore this key. The JVM's old consumer does not use "
         "it; neither does zkconsumer.profile=scala",
         default=50 * 1024 * 1024,
@@ -136,8 +136,8 @@ class ConsumerKeys(SecurityKeys):
         check=at_least(1),
     )
     queued_max_message_chunks: int = key(
-        "How many fetched chunks wait in a stream's queue before fetching pauses. A chunk is up to "
-        "fetch.message.max.bytes",
+        "How many fetched chunks wait in a stream's queue before fetching pauses. A chunk has up "
+        "to fetch.message.max.bytes",
         default=2,
         check=at_least(1),
     )
@@ -267,7 +267,7 @@ class ConsumerKeys(SecurityKeys):
     )
     profile: str = key(
         "`default` avoids the JVM consumer's known faults where JVM members cannot notice the "
-        "difference; `scala` behaves exactly as the JVM, faults included",
+        "difference; `scala` behaves exactly like the JVM consumer, including its faults",
         default="default",
         check=one_of("default", "scala"),
         importance="high",

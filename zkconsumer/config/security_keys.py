@@ -220,8 +220,8 @@ class SecurityKeys:
     )
     ssl_key_password: Password | None = key("Password of this client's private key", since="0.9")
     ssl_endpoint_identification_algorithm: str = key(
-        "`https` compares a broker's host name with its certificate. Empty does not: any "
-        "certificate of a trusted authority is then accepted for any broker",
+        "`https` compares a broker's host name with its certificate. If the value is "
+        "empty, any certificate of a trusted authority is accepted for any broker",
         default="https",
         check=_ENDPOINT_CHECK,
         since="0.9",
@@ -247,11 +247,11 @@ class SecurityKeys:
         ignored="zookeeper.ssl.client.enable is enough",
     )
     zookeeper_ssl_truststore_location: str | None = key(
-        "As `ssl.truststore.location`, for ZooKeeper",
+        "Like `ssl.truststore.location`, for ZooKeeper",
         since="2.5",
     )
     zookeeper_ssl_truststore_type: str | None = key(
-        "As `ssl.truststore.type`, for ZooKeeper",
+        "Like `ssl.truststore.type`, for ZooKeeper",
         check=_STORE_TYPE,
         since="2.5",
     )
@@ -262,12 +262,12 @@ class SecurityKeys:
         ignored="a PEM truststore has no password",
     )
     zookeeper_ssl_keystore_location: str | None = key(
-        "As `ssl.keystore.location`, for ZooKeeper. ZooKeeper requires a client certificate by "
+        "Like `ssl.keystore.location`, for ZooKeeper. ZooKeeper requires a client certificate by "
         "default",
         since="2.5",
     )
     zookeeper_ssl_keystore_type: str | None = key(
-        "As `ssl.keystore.type`, for ZooKeeper",
+        "Like `ssl.keystore.type`, for ZooKeeper",
         check=_STORE_TYPE,
         since="2.5",
     )
@@ -276,7 +276,7 @@ class SecurityKeys:
         since="2.5",
     )
     zookeeper_ssl_endpoint_identification_algorithm: str = key(
-        "As `ssl.endpoint.identification.algorithm`, for ZooKeeper",
+        "Like `ssl.endpoint.identification.algorithm`, for ZooKeeper",
         default="https",
         check=_ENDPOINT_CHECK,
         since="2.5",

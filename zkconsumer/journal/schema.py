@@ -195,7 +195,7 @@ FIELDS: Final = (
         "for `OffsetReset`: the offset of each partition that was not in the log",
     ),
     _f("members", Type.NAMES, _CORE, "consumer ids of the members that were read from the group"),
-    _f("detail", Type.TEXT, _CORE | _ACTION, "details, for people"),
+    _f("detail", Type.TEXT, _CORE | _ACTION, "details, as text"),
     _f("release", Type.TEXT, _MADE, "release of zkconsumer that ran the member", True),
     _f(
         "coordination",

@@ -103,7 +103,8 @@ _KINDS: Final = (
         ("critical", "high", "medium", "low", "info"),
         "A broker wrote the offset for a client that commits with OffsetCommit v0. `high`: the "
         "offset rose and a member started from it, so the messages in between were not delivered, "
-        "unless that client delivered them. `critical`: they are many, as with *offset jump*. "
+        "unless that client delivered them. `critical`: as `high`, with as many messages as in a "
+        "critical *offset jump*. "
         "`medium`: the owner writes its own offsets, or messages may have been delivered again. "
         "Owners that always commit through brokers have no such finding.",
         "The writing session holds a broker's registration. The log does not name the client.",
@@ -266,7 +267,7 @@ _KINDS: Final = (
         ("high", "medium"),
         "A group rebalanced 10 times in 10 minutes; on the coordinator, it had 10 generations or "
         "epochs. `high`: 6 per minute on average, or in its worst 10 minutes.",
-        "Registrations and owners. The sentence names the host, member or client that joined and "
+        "Registrations and owners. The finding names the host, member or client that joined and "
         "left most often.",
         "Look at that host or member first. If processes pause, raise the session timeout. "
         "In a rolling restart, wait between members.",
@@ -370,15 +371,15 @@ _KINDS: Final = (
         ("medium",),
         "An owner that had committed regularly committed nothing for 5 minutes "
         "(`--stalled-seconds`) while other members of its group did, even if it continued later.",
-        "Inferred from its commits. The sentence has its longest pause and the number of pauses.",
+        "Inferred from its commits. The finding gives its longest pause and the number of pauses.",
         "If the topic had messages at that time, look at the application of this member. Its "
         "partitions are not assigned to other members.",
     ),
     FindingKind(
         "stuck partition",
         ("medium", "low"),
-        "An owner committed nothing for one partition for 5 minutes (`--stalled-seconds`), "
-        "although it had done so regularly, and still did for other partitions of the topic. "
+        "An owner that had committed regularly for a partition committed nothing for it for 5 "
+        "minutes (`--stalled-seconds`), and still committed for other partitions of the topic. "
         "`medium`: the next commit is higher by about what the partition usually has in such a "
         "time, so messages had waited. `low`: there is no next commit.",
         "Inferred from the commits: the logs do not show how many messages the topic has.",

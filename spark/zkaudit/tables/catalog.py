@@ -366,7 +366,7 @@ MIGRATIONS: Final = _table(
     start_time timestamp: time of that transaction
     end_zxid long: first transaction known to be after the end of the mode
     end_time timestamp: time of that transaction
-    ended string!: `next mode`, `deleted`, `still`, `unknown` (the logs have a gap)
+    ended string!: `next mode`, `deleted`, `still` (in force when the logs end), `unknown` (log gap)
     session long: session that wrote it; null if only a snapshot shows it
     address string: address of its client, from `--server-logs`
     members long: migratable members that were registered when it was written
@@ -382,9 +382,9 @@ GROUP_OWNERSHIP: Final = _table(
     "group_ownership",
     "chroot group_id topic partition source member start_zxid start_time",
     "one row for each period in which a partition belonged to a member under one coordination, in "
-    "groups that have a mode or had an owner on the coordinator. The coordinator's records have no "
-    "chroot: it is that of the group of this name in ZooKeeper. If several chroots have one, the "
-    "coordinator's owners are left out",
+    "groups that have a mode or had an owner on the coordinator. The coordinator's records "
+    "contain no chroot, so the table has the chroot of the group with the same name in ZooKeeper. "
+    "If several chroots have such a group, the coordinator's owners are left out",
     """
     *PARTITION
     member string: consumer id; for source `generation`, the member id on the coordinator

@@ -61,7 +61,7 @@ _OUTCOME: Final = Column(
     "`done`, `was done before`, `nothing to do`, `would be done`, `skipped`, `refused` or "
     "`failed`.",
 )
-_WHY: Final = Column("why", "string", "The reason, for people; empty if there is none.")
+_WHY: Final = Column("why", "string", "The reason as a sentence; empty if there is none.")
 _REASONS: Final = Column(
     "reasons", "array", "Codes of the reasons: see the table of reasons.", table=InTable.NO
 )
