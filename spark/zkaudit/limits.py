@@ -26,25 +26,24 @@ class Limits:
     unowned_seconds: float = _limit(30.0, "Report a partition that has had no owner for this long.")
     storm_rebalances: int = _limit(
         10,
-        "Report a rebalance storm at this many rebalances or more within --storm-seconds, in "
-        "ZooKeeper or on the coordinator.",
+        "Report a rebalance storm if there are at least this many rebalances within "
+        "--storm-seconds, in ZooKeeper or on the coordinator.",
     )
     storm_seconds: float = _limit(600.0, "Length of the window in which rebalances are counted.")
     storm_per_minute: float = _limit(
-        6.0, "A storm with at least this many rebalances a minute is `high`, not `medium`."
+        6.0, "A rebalance storm with this many rebalances a minute or more is `high`, not `medium`."
     )
     contention: int = _limit(20, "Report a rebalance with at least this many refused claims.")
     flapping_expiries: int = _limit(
         3,
-        "Report a member whose sessions expired, or which left and rejoined the coordinator, at "
-        "least this often within --flapping-seconds.",
+        "Report a member whose sessions expired, or that left and rejoined its group on the "
+        "coordinator, at least this often within --flapping-seconds.",
     )
     flapping_seconds: float = _limit(3600.0, "Length of the window for --flapping-expiries.")
     stalled_seconds: float = _limit(
         300.0,
-        "Report an owner that has committed nothing for this long while other members of "
-        "its group did, or nothing for one partition while it did for others, and that had "
-        "committed regularly before.",
+        "Report an owner that committed regularly, but then committed nothing for this long, while "
+        "other members of its group did; also if it stopped committing for one partition only.",
     )
     jump_rate: float = _limit(
         200_000.0,

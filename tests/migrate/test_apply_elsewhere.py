@@ -199,7 +199,7 @@ def test_an_interrupted_plan_continues(simulated: Simulated, there: There) -> No
     for content, text in (
         (whole.replace(b" 35", b" 37"), "proofs:2 is damaged"),
         (whole.replace(b" 35", b" x"), "proofs:2 is damaged"),
-        (whole + b"\xff\n", "proofs:3: is damaged"),
+        (whole + b"\xff\n", "proofs:3 is damaged"),
         (whole.replace(b"there", b"elsewhere"), other),
         (b"\xff\n", other),
         (b"a,b\n", other),

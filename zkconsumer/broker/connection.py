@@ -68,7 +68,7 @@ def error_from_code(code: int, what: str) -> BrokerError:
 
 @contextmanager
 def mapped_errors(endpoint: BrokerEndpoint) -> Iterator[None]:
-    """Convert errors of sockets, of kafka-python and of decoding to this library's errors.
+    """Convert socket, kafka-python and decoding errors to this library's errors.
 
     Raises:
         BrokerUnavailableError: any error of the operating system, including a timeout.

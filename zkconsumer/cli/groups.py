@@ -159,7 +159,7 @@ def choose(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> lis
 @click.option(
     "--kafka-offsets",
     is_flag=True,
-    help="For a group in ZooKeeper, show the offsets that it has in Kafka, as the JVM's tool does.",
+    help="For a group in ZooKeeper, show the offsets that it has in Kafka, as Kafka's tool does.",
 )
 @servers_options
 @format_options
@@ -178,7 +178,7 @@ def describe(
 ) -> None:
     """Show each partition's committed offset, log end, lag and owner.
 
-    Without --zookeeper, the groups are in Kafka, on the brokers of --bootstrap-server. The command
+    Without --zookeeper, show groups in Kafka, on the brokers of --bootstrap-server. The command
     shows topics that are owned, have offsets or are subscribed to. A member without partitions
     has its own row. In a group in ZooKeeper, the host is taken from consumer ids in the JVM's
     format, and CONSUMER-ID is the stream that owns the partition. An unknown value is "-". If a
@@ -226,7 +226,7 @@ def describe(
     type=click.Choice([form.value for form in RoundRobinHash]),
     default=RoundRobinHash.DASH.value,
     show_default=True,
-    help="With --strategy roundrobin: the members' zkconsumer.roundrobin.hash.",
+    help="With --strategy roundrobin: zkconsumer.roundrobin.hash of the members.",
 )
 @click.option(
     "--watch",
@@ -322,7 +322,7 @@ def verify(
     "--force",
     is_flag=True,
     help="Also delete groups that were moved to Kafka, are locked by zkmigrate, or are in a live "
-    "move, with the record of the move and the lock.",
+    "move; then also delete the record of the move and the lock.",
 )
 @zookeeper_options
 def delete(
@@ -335,11 +335,11 @@ def delete(
     timeout: float,
     security: SecurityConfig,
 ) -> None:
-    """Delete groups without members, or their data of one topic.
+    """Delete groups without members, or their data for one topic.
 
-    The groups are in ZooKeeper. This is a dry run unless --execute is given. The command refuses
-    (exit status 1) while a member is registered, and stops if one registers in the meantime. If
-    the topic is the group's only one, the whole group is deleted.
+    It deletes groups in ZooKeeper only. This is a dry run unless --execute is given. The command
+    refuses (exit status 1) while a member is registered, and stops if one registers in the
+    meantime. If the topic is the group's only one, the whole group is deleted.
     """
     if everything and topic is None:
         raise click.UsageError("--all requires --topic")

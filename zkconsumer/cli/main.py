@@ -60,15 +60,15 @@ _LIBRARIES: Final = (
 @click.option(
     "--verbose",
     is_flag=True,
-    help="With --version: also show Python, the libraries, and whether the record decoder is "
-    "compiled.",
+    help="With --version: also show the versions of Python and libraries, and whether the record "
+    "decoder is compiled.",
 )
 @click.pass_context
 def cli(context: click.Context, show_version: bool, verbose: bool) -> None:
     """Run and study Kafka consumer groups that live in ZooKeeper.
 
     Two more programs come with it: zkmigrate moves groups' offsets to Kafka and back, and zkaudit
-    reads from ZooKeeper's logs who owned which partition.
+    shows, from ZooKeeper's logs, who owned which partition.
     """
     if show_version:
         click.echo(f"zkconsumer {version('zkconsumer')}")

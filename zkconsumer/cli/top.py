@@ -127,11 +127,11 @@ def top(
 ) -> int:
     """Show groups live: members, lag, rate and rebalances.
 
-    Without GROUP it shows all groups, those with the most lag first; without --zookeeper, those on
-    the brokers of --bootstrap-server. LAG is the sum over all partitions. RATE is how many messages
-    a second the group has committed since the last table.
-    REBALANCES counts the tables in which partitions had changed owners, and MOVES counts those
-    partitions. If standard output is not a terminal, the tables are printed one after another.
+    Without GROUP, all groups are shown, those with the most lag first. Without --zookeeper, the
+    command shows groups on the brokers of --bootstrap-server. LAG is the sum over all partitions.
+    RATE is how many messages a second the group has committed since the last table. REBALANCES
+    counts the tables in which partitions had changed owners, and MOVES counts those partitions. If
+    standard output is not a terminal, the tables are printed one after another.
     """
     with either_tools(zookeeper, bootstrap, timeout, security) as tools, ExitStack() as stack:
         history = History()

@@ -21,7 +21,7 @@ Lock = Any
 
 
 def lend(lock: Lock) -> list[Action]:
-    """Release a lock if the calling thread holds it. Calling the result acquires it again.
+    """Release a lock if the calling thread holds it. The returned actions acquire it again.
 
     A signal handler may have interrupted the thread while it held the lock, and the work for which
     the handler waits may need it.

@@ -25,7 +25,7 @@ def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
     """Call ``predicate`` until its result is true, and return that.
 
     Exceptions of the predicate are not caught. Raises ``ClusterError`` after ``timeout``
-    seconds. ``message``: what is waited for, as a sentence, for the error's text.
+    seconds. ``message``: the condition; it completes "waiting until" in the error.
     """
     deadline = time.monotonic() + timeout
     pause = 0.005

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     "After all other groups, wait this long for groups with live members, and move each as soon as "
     "its members have stopped.",
     0.0,
+    "PLAN.journal",
 )
 @click.option(
     "--lock/--no-lock",
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 @click.option(
     "--sha256",
     metavar="HEX",
-    help="Do nothing unless this is the SHA-256 of PLAN, which plan prints and reviewers approve.",
+    help="Do nothing unless PLAN has this SHA-256, which plan printed and the reviewers approved.",
 )
 @click.option(
     "--to-config",

@@ -60,7 +60,7 @@ from zkmigrate.text import shown, unlisted_note
     type=click.Choice(offset_csv.FORMATS),
     default="jvm",
     show_default=True,
-    help="jvm: the format of ImportZkOffsets and `offsets import`; csv: that of "
+    help="jvm: the format of ImportZkOffsets and `offsets import`; csv: the format of "
     "kafka-consumer-groups --from-file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -77,8 +77,8 @@ def export(
 ) -> None:
     """Export the offsets that groups have in ZooKeeper, or in Kafka.
 
-    With a single --group that is not a pattern, the CSV has no group column. zkmigrate plan
-    --from-file and reset --from-file read all of these formats.
+    With a single --group that is not a pattern, the CSV has no group column. All formats can
+    be read with zkmigrate plan --from-file and reset --from-file.
 
     Offsets that a 1.1.0 broker stored in 'offset' instead of 'offsets' are included where there is
     no other offset. The command names what it cannot export.

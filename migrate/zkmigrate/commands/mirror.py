@@ -66,7 +66,7 @@ session expires."""
 @click.option(
     "--lead",
     type=click.Choice([one.value for one in Store]),
-    help="The store whose offsets are right. Where the stores differ at the start, or after the "
+    help="The store whose offsets are correct. Where the stores differ at the start, or after the "
     "mirror has stopped, its offsets replace those of the other store. With --to-cluster, its "
     "offsets are translated, and no store is changed.",
 )
@@ -115,15 +115,15 @@ def mirror(
 
     Each offset that is stored in the leading store is copied to the other store, until you run
     zkmigrate complete, or this command with --end. ZooKeeper leads first; after zkmigrate cut-over
-    Kafka leads. So a program can go back at any time without losing its position: see undo.
+    Kafka leads. This lets a program go back at any time without losing its position: see undo.
 
     The command runs until Ctrl-C, and prints a row when the state of a group changes. If it is
     killed, run it again, on any machine. A second process for the same groups is on standby. Groups
     are chosen when the command begins.
 
     The mirror stops copying a group if members run on both sides, or if a client has committed to
-    the store that does not lead. The group's row shows both values. Then start the mirror again
-    with --lead.
+    the store that does not lead. The group's row shows the offsets of both stores. Then start the
+    mirror again with --lead.
 
     With --to-cluster, the mirror translates each offset by content, as plan does, and stores it in
     the other cluster when it is proven. Hand the group over with cut-over --to-cluster.
@@ -294,7 +294,7 @@ def _as_look(steps: list[Step], progress: Progress, only_problems: bool) -> Look
 
 
 @click.command("cut-over", epilog=HELP)
-@work_options("How long to wait until old members have left.")
+@work_options("How long to wait for old members to leave.")
 @target_options("Hand the group over to this cluster, which mirrors the topics.")
 @click.option(
     "--lead",
@@ -355,7 +355,7 @@ def _cut_over_elsewhere(work: Work, elsewhere: ToCluster) -> None:
 
 
 @click.command(epilog=HELP)
-@work_options("How long to wait until old members have left.")
+@work_options("How long to wait for old members to leave.")
 def complete(work: Work) -> None:
     """Finish a mirrored or live move.
 

@@ -78,7 +78,7 @@ def plan(
 
     With --out, also write a plan to review. Nothing else is changed. apply skips groups that are
     not ready. A group is refused if it needs a decision that no option or file makes. The value
-    skip leaves offsets behind.
+    skip leaves offsets where they are.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:

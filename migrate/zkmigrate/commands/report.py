@@ -25,7 +25,7 @@ from zkmigrate.plan.values import Verdict
 @click.argument("plan", required=False)
 @click.option("--out", metavar="FILE", help="Write the HTML page to this new file.")
 @click.option("--json", "as_json", is_flag=True, help="Print each group's state as JSON.")
-@journal_option
+@journal_option("PLAN.journal, or zkmigrate-reset.journal without PLAN")
 def report(plan: str | None, out: str | None, as_json: bool, journal: str | None) -> None:
     """Report what was moved, decided and refused, and why.
 

@@ -91,7 +91,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
 
 
 @click.command(epilog=HELP)
-@work_options(waits="")
+@work_options(waits="", journal="zkmigrate-reset.journal")
 @click.option(
     "--topic",
     "topics",
@@ -111,8 +111,8 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     "--to-datetime",
     metavar="TIME",
     callback=_moment,
-    help="To the first message of that time or later, such as 2024-05-31T12:00:00.000; UTC unless "
-    "it names another zone.",
+    help="To the first message at or after this time, such as 2024-05-31T12:00:00.000; UTC unless "
+    "it has another time zone.",
 )
 @click.option(
     "--by-duration",
@@ -124,7 +124,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     "--shift-by",
     type=int,
     metavar="N",
-    help="Forward by N messages, or back if N < 0. A repeated command shifts again.",
+    help="Forward by N messages, or back if N < 0. A repeated command shifts the offsets again.",
 )
 @click.option(
     "--from-file",

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 @click.option(
     "--strict",
     is_flag=True,
-    help="With PLAN: an offset that new consumers have moved forward needs attention.",
+    help="With PLAN: an offset that new consumers have moved forward also needs attention.",
 )
-@journal_option
+@journal_option("PLAN.journal")
 @watch_option
 @server_options
 @only_problems_option
@@ -65,7 +65,7 @@ def status(
 ) -> None:
     """Show each group's current store, and what needs attention.
 
-    For each group of either store it shows its case, which store is current (zookeeper, kafka,
+    For each group in either store it shows its case, which store is current (zookeeper, kafka,
     both, moving), members and lag on both sides, partitions of the source store that have changed
     since the move, whether old consumers are locked out, and days until the broker deletes the
     offsets. For a group in a live move it shows the mode, and what prevents the next modes.

@@ -56,7 +56,7 @@ _RELEASE: Final = partial(guard.release, live=True)
 
 @click.command(epilog=HELP)
 @click.argument("plan", required=False)
-@work_options()
+@work_options(journal="PLAN.journal, or zkmigrate-undo.journal without PLAN")
 @click.option(
     "--force",
     is_flag=True,
@@ -66,7 +66,8 @@ _RELEASE: Final = partial(guard.release, live=True)
 @click.option(
     "--again",
     is_flag=True,
-    help="If the last change was an undo: undo the change before it, or the copy that it made.",
+    help="If the last change was an undo: undo the change before it, or the copy that the undo "
+    "made.",
 )
 def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
     """Undo the last change of groups, or move them back to ZooKeeper.

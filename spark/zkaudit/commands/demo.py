@@ -21,7 +21,8 @@ from zkaudit.errors import AuditError
 def demo_command(out: str, clean: bool) -> int:
     """Run members with injected faults, then audit them.
 
-    It audits ZooKeeper's log and the members' journals, and fails unless all faults are found.
+    The audit reads ZooKeeper's log and the members' journals. The command fails unless all faults
+    are found.
     """
     from zkaudit import demo
     from zkaudit.job.audit import Options, run

@@ -40,7 +40,7 @@ def expected_option(command: F) -> F:
         callback=_parsed,
         help="File of expected findings. Each line has the id of a finding, its severity, and "
         "for example a date and a reason. Expected findings do not count for --fail-on, unless "
-        "they have become more severe. Ids that the audit does not have are printed.",
+        "they have become more severe. Ids that are not in the audit are printed.",
     )
     return option(command)
 

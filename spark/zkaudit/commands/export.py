@@ -33,7 +33,7 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
 @click.option(
     "--catalog",
     metavar="NAME",
-    help="Instead of --to: write tables in this database, DATABASE or CATALOG.DATABASE.",
+    help="Instead of --to: write the tables to this database (DATABASE or CATALOG.DATABASE).",
 )
 @click.option(
     "--format",
@@ -41,7 +41,7 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     type=click.Choice(("parquet", "delta", "iceberg")),
     default="parquet",
     show_default=True,
-    help="Format of the tables. delta and iceberg need their jar and settings in the Spark "
+    help="Format of the tables. delta and iceberg need their jars and settings in the Spark "
     "session.",
 )
 @click.option("--append", is_flag=True, help="Append to existing tables.")
@@ -76,7 +76,7 @@ def export_command(
 ) -> None:
     """Write the tables of an audit to a data lake or a catalog.
 
-    OUT is the directory of a finished audit. Each table goes to PLACE/TABLE or NAME.TABLE, with
+    OUT is the directory of a finished audit. Each table is PLACE/TABLE or NAME.TABLE, with
     two more columns: run_id and run_time. The table runs has one row for each complete export,
     with the audit's summary as JSON.
     """

@@ -101,7 +101,7 @@ def findings_command(
     """Print what went wrong, worst first, with its place in the logs.
 
     PLACE is the directory of an audit, or the directories of the servers' logs, as for `zkaudit
-    run`. Logs are read without Spark and Java. The first lines name the kinds of findings that
+    run`. Logs are read without Spark or Java. The first lines name the kinds of findings that
     logs cannot show; these need `zkaudit run` with journals or brokers. The id in brackets is the
     same in every audit that has the finding.
 

@@ -49,7 +49,7 @@ servers_option = click.option(
 allow_damage_option = click.option(
     "--allow-damage",
     is_flag=True,
-    help="Continue although a log is damaged and no other server has the rest of it.",
+    help="Continue even if a log is damaged and no other server has the rest of it.",
 )
 fail_on_option = click.option(
     "--fail-on",

@@ -41,7 +41,7 @@ _UNSURE = " [may never have been committed]"
 @click.option("--to", "end", metavar="TIME", help="Only changes before this time.")
 @click.option(
     "--topic", "topics", metavar="TOPIC", multiple=True,
-    help="Leave out changes of other topics; may be repeated.",
+    help="Leave out changes to other topics; may be repeated.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option(
@@ -64,7 +64,7 @@ def log_command(
 ) -> None:
     """Print every change of GROUP in plain words.
 
-    The changes are in the order of their transactions. They are members that register or leave,
+    The changes are listed in the order of their transactions: members that register or leave,
     owners that claim, release or lose partitions, offsets with their previous value and writer,
     live moves, and topics. Log gaps and znodes of unknown formats are listed, too. Neither Spark
     nor Java is needed.

@@ -125,8 +125,8 @@ timezone_option: Final = click.option(
     default="UTC",
     show_default=True,
     callback=_clock,
-    help="Time zone of the output, and of times without an offset: Europe/Berlin, or "
-    "`local` for that of this machine.",
+    help="Time zone of the output, and of times without an offset: a name such as Europe/Berlin, "
+    "or `local` for this machine's time zone.",
 )
 _LOGS: Final = (
     servers_option,

@@ -28,7 +28,7 @@ def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
     help="Also show this many transactions before and after ZXID.",
 )
 def show_command(zxid: int, logs: tuple[str, ...], around: int) -> None:
-    """Print the raw transactions around ZXID, with file and byte.
+    """Print the raw transactions around ZXID, with file and byte offset.
 
     ZXID is hexadecimal (0x1200000034) or decimal. Every server's log is read, so a transaction that
     three servers logged is printed three times. Spark is not needed.

@@ -96,8 +96,8 @@ def stream_command(
 
     Each round audits only the groups that changed. The report is written after each round, or less
     often if it would take more than a tenth of the time, and before the command exits. Ctrl-C or
-    SIGTERM ends the command after the current round. Started again with the same --out, it resumes
-    where it stopped.
+    SIGTERM ends the command after the current round. To resume where it stopped, run it again with
+    the same --out.
     """
     if once:
         no_effect("--once", "every")

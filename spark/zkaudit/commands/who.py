@@ -40,7 +40,7 @@ def _partition(_: click.Context, __: click.Parameter, text: str) -> tuple[str, i
 @click.argument("group")
 @click.argument("partition", metavar="TOPIC-PARTITION", callback=_partition)
 @question_options
-@click.option("--at", metavar="TIME", required=True, help="The time to ask about.")
+@click.option("--at", metavar="TIME", required=True, help="The time in question.")
 @server_logs_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def who_command(
@@ -54,7 +54,7 @@ def who_command(
     server_logs: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Print who owned TOPIC-PARTITION in GROUP at a time.
+    """Print who owned TOPIC-PARTITION in GROUP at a given time.
 
     Shows the member, its session, when and how its ownership began and ended, the last committed
     offset, and what the logs do not show. Neither Spark nor Java is needed.

@@ -55,8 +55,8 @@ class Listed:
             created[event.path] = self._coverage.segment(event.zxid)
 
     def close(self, event: Event) -> Iterable[str]:
-        """Return the znodes that the end of a session deletes and whose creation its segment does
-        not show."""
+        """Return the znodes that the end of a session deletes and that were not created in the same
+        segment of the log."""
         created, here = self._created.pop(event.session, {}), self._coverage.segment(event.zxid)
         return [path for path in event.deleted or () if created.get(path) != here]
 

@@ -136,7 +136,7 @@ def begin_snapshot(
 
 def config_in(snapshots: Sequence[Piece]) -> tuple[int, bytes] | None:
     """Return zxid and content of the ensemble's configuration in the newest snapshot; ``None`` if
-    there is none. Servers write it to each snapshot since ZooKeeper 3.5."""
+    there is none. Since 3.5, ZooKeeper stores it in every snapshot."""
     for piece in sorted(snapshots, key=lambda piece: -piece.zxid):
         with suppress(LogFormatError, FileNotFoundError):
             data = data_in(piece.path, CONFIG)

@@ -183,7 +183,7 @@ class Decoder(Protocol):
 
 
 class Scan(NamedTuple):
-    """The content of the entry headers of record bytes."""
+    """What ``scan`` found in the entry headers of fetched bytes."""
 
     next_offset: int | None
     """The offset after the last complete entry; ``None`` without a complete entry."""

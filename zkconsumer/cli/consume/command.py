@@ -112,10 +112,12 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     "--whitelist",
     "--include",
     metavar="REGEX",
-    help="Read the topics whose whole name matches.",
+    help="Read the topics whose whole name matches this Java regex.",
 )
 @click.option(
-    "--blacklist", metavar="REGEX", help="Read the topics whose whole name does not match."
+    "--blacklist",
+    metavar="REGEX",
+    help="Read the topics whose whole name does not match this Java regex.",
 )
 @count_option(
     "--partition",
@@ -243,7 +245,7 @@ def consume(
     file is complete and on disk, so a crash repeats at most the messages of one file. A file
     whose name begins with a dot is incomplete.
 
-    The exit status is 1 after a timeout without any message, if the last commit failed, and if the
+    The exit status is 1 after a timeout without any message, if the last commit failed, or if the
     servers cannot be reached.
     """
     zookeeper, bootstrap = chosen(zookeeper, bootstrap)

@@ -42,7 +42,7 @@ def cluster() -> None:
     type=click.Choice(list(KAFKA_LINES)),
     default="3.9",
     show_default=True,
-    help="Kafka release. It is started with the ZooKeeper that belongs to it; Kafka 4 needs none.",
+    help="Kafka release. It is started with the matching ZooKeeper release; Kafka 4 needs none.",
 )
 @count_option("--brokers", default=1, most=16, help="How many brokers to start.")
 @_json_option
@@ -139,7 +139,7 @@ def create_topic(name: str, partitions: int, replication: int, directory: Path) 
 @click.option(
     "--key",
     metavar="TEXT",
-    help="Key of all messages.  [default: the line's place, FILE:LINE]",
+    help="Key of all messages.  [default: the line's position, FILE:LINE]",
 )
 @count_option("--partition", least=0, help="Send to this partition.  [default: the key decides]")
 @_dir_option

@@ -65,14 +65,14 @@ LOOK_SECONDS = 0.15
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep servers' files and records in this empty directory.",
+    help="Keep the servers' files and the records in this empty directory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option(
     "--save-svg",
     "svg",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the summary into this file.",
+    help="Draw the summary as an SVG image in this file.",
 )
 def demo(lines: int, keep: Path | None, as_json: bool, svg: Path | None) -> int:
     """Start real servers and show a group at work, with faults.

@@ -48,19 +48,20 @@ _MOST: Final = 1000
     "How members behave: like the JVM consumer (`scala`, or `jvm`), like this library's members "
     "(`default`), or one group of each.",
     "20",
-    "Members before the event, up to 1000; one or more sizes. Each member has 5 threads.",
+    "Members before the event, up to 1000; several numbers make one run each. Each member has 5 "
+    "threads.",
 )
 @count_option(
     "--jvm",
     default=0,
     least=0,
     most=20,
-    help="Also start this many members of the JVM's own consumer.",
+    help="Also start this many JVM consumers as members.",
 )
 @count_option(
     "--processes", default=2, most=16, help="How many processes to divide the members among."
 )
-@count_option("--repeat", default=1, most=50, help="How many times to do each run.")
+@count_option("--repeat", default=1, most=50, help="How many times to repeat each measurement.")
 @click.option(
     "--simulate",
     "with_simulator",
@@ -79,7 +80,7 @@ _MOST: Final = 1000
     "service",
     type=(Duration(bare="ms"), Duration(bare="ms")),
     metavar="READ WRITE",
-    help="With --simulate: time that a simulated server needs for one read and one write. Times "
+    help="With --simulate: time that a simulated server needs for a read and for a write. Times "
     "are compared only if this is given.  [default: 0.02 0.1]",
 )
 def herd(
@@ -103,7 +104,7 @@ def herd(
     """Count what a change costs in a real group of many members.
 
     The members are real but fetch nothing. The counts are taken from their journals, and compared
-    with those of the server.
+    with the server's own counts.
     """
     wanted = _PROFILES if profile == "all" else (profile,)
     asked = [

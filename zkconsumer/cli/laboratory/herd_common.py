@@ -71,7 +71,7 @@ def herd_options(
             type=click.Choice(EVENTS),
             default="join",
             show_default=True,
-            help="The one change to make in the group.",
+            help="The change to make in the group.",
         ),
         click.option(
             "--profile",

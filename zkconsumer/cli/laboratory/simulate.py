@@ -47,7 +47,7 @@ _MOST: Final = 10_000
     "(`coordinator`) or with that of "
     "KIP-848 (`consumer`), or all four, one at a time.",
     "50",
-    "Members before the event, up to 10000; one or more sizes.",
+    "Members before the event, up to 10000; several numbers make one run each.",
 )
 @click.option(
     "--seed",
@@ -69,7 +69,7 @@ _MOST: Final = 10_000
     type=(Duration(bare="ms"), Duration(bare="ms")),
     default=(0.00002, 0.0001),
     metavar="READ WRITE",
-    help="Time that a server needs for one read and one write.  [default: 0.02 0.1]",
+    help="Time that a server needs for a read and for a write.  [default: 0.02 0.1]",
 )
 @click.option(
     "--latency-ms",
@@ -82,7 +82,7 @@ _MOST: Final = 10_000
 @click.option(
     "--scenario",
     type=click.Choice(list(SCENARIOS)),
-    help="Show this case of split brain, step by step, instead of counting costs.",
+    help="Show this split-brain case, step by step, instead of counting costs.",
 )
 def simulate(
     members: tuple[int, ...],

@@ -19,8 +19,8 @@ from zkconsumer.journal.sequence import members_of, sequence
 def diagram(journal: Path, member: str | None) -> None:
     """Draw what a member did as a Mermaid sequence diagram.
 
-    It shows the requests and answers of the member's servers, step by step. Members write a
-    journal with the key `zkconsumer.journal.dir`, simulations with --journal.
+    It shows the member's requests and the servers' answers, step by step. Members write a journal
+    if the key `zkconsumer.journal.dir` is set, simulations if --journal is given.
     """
     try:
         entries = list(read_journal(journal))

@@ -35,7 +35,10 @@ _SHOWN: Final = 400
 
 @click.command()
 @click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--member", help="Consumer id; by default every member in the journal.")
+@click.option(
+    "--member",
+    help="Consumer id of the member. By default, every member in the journal is replayed.",
+)
 @count_option("--until", metavar="LINE", help="Stop after this line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 def replay(journal: Path, member: str | None, until: int | None, as_json: bool) -> None:
@@ -45,8 +48,8 @@ def replay(journal: Path, member: str | None, until: int | None, as_json: bool) 
     be broken. The first difference is shown with its line, the expected (the journal's) and the
     actual (this release's) result, and a Mermaid sequence diagram of everything before it.
 
-    Members write such a journal with the key `zkconsumer.journal.dir`. The exit status is 1 if
-    there is a difference, 2 if the journal cannot be read or replayed to its end.
+    Members write such a journal if the key `zkconsumer.journal.dir` is set. The exit status is 1 if
+    there is a difference, and 2 if the journal cannot be read or replayed to its end.
     """
     try:
         runs = replay_entries(str(journal), read_journal(journal), _STRATEGIES, member, until)

@@ -74,7 +74,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What the health monitor reads from a member's machine, in ZooKeeper or in Kafka."""
+    """What the health monitor reads of a member's state; the same in ZooKeeper and in Kafka."""
 
     state: str
     doing: str

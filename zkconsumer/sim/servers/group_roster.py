@@ -104,7 +104,7 @@ class Roster:
         seat.protocols = protocols
 
     def supports(self, protocols: Protocols) -> bool:
-        """Whether all members, including the requesting one, offer one of ``protocols``."""
+        """Whether every member offers at least one common strategy of ``protocols``."""
         sets = [names for names, count in self._offers.items() if count > 0]
         return bool(_names(protocols).intersection(*sets))
 

@@ -19,13 +19,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _HELP: Final = {
     "on_conflict": "Which offset to use if the stores differ.",
-    "out_of_range": "Offsets outside of the log; clamp: use the nearest one in it.",
+    "out_of_range": "Offsets outside the log; clamp: use the nearest in it.",
     "misplaced": "Offsets that 1.1.0 brokers put in 'offset'.",
     "missing_topics": "Topics and partitions that do not exist.",
-    "unproven_topics": "After migrating to KRaft: topics without an id in ZooKeeper; trust: they "
-    "are the same.",
+    "unproven_topics": "After a migration to KRaft: topics that have no id in ZooKeeper; trust: "
+    "assume they are the original ones.",
     "recreated_topics": "Offsets that are older than their topic.",
-    "expired_offsets": "Moved offsets that have disappeared since; moved: write them again.",
+    "expired_offsets": "Offsets that disappeared after their move; moved: write them again.",
     "other_znodes": "Znodes of unknown kinds; ignore: leave them.",
     "source_means": "What a stored offset names: the record to read next, or the last one read.",
     "without_offset": "Partitions without any offset; leave: auto.offset.reset decides.",

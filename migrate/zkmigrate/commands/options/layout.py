@@ -58,8 +58,7 @@ def layout_option(command: F) -> F:
     return click.option(  # type: ignore[return-value]
         "--layout",
         metavar="LAYOUT:ZNODE[:TOPIC]",
-        help="Read one --group's offsets as another client stores them, such as "
-        "storm:/kafka-storm/id.",
+        help="Read the group's offsets in another client's layout, such as storm:/kafka-storm/id.",
     )(bundled)
 
 

@@ -58,11 +58,13 @@ class Work(NamedTuple):
 def work_options(
     waits: str = "In a live move: how long to wait for a group's members.",
     wait: float = 60.0,
+    journal: str = "zkmigrate-COMMAND.journal",
 ) -> Callable[[F], F]:
     """Add the options that all commands share which change groups. The command receives them as
     ``work``.
 
-    ``waits``: the help of ``--wait``; empty if there is no such option.
+    ``waits``: the help of ``--wait``; empty if there is no such option. ``journal``: the default of
+    ``--journal``, for its help.
     """
 
     def decorate(command: F) -> F:
@@ -84,7 +86,7 @@ def work_options(
             server_options,
             metrics_option,
             *reversed(_RECORDED),
-            journal_option,
+            journal_option(journal),
             parallel_option,
             *reversed(_HOOKS),
             *((duration_option("--wait", default=wait, help=waits),) if waits else ()),
@@ -97,14 +99,9 @@ def work_options(
     return decorate
 
 
-def journal_option(command: F) -> F:
-    """Add ``--journal``."""
-    return click.option(
-        "--journal",
-        metavar="FILE",
-        help="File of the journal.  [default: PLAN.journal, or zkmigrate-COMMAND.journal without "
-        "a plan]",
-    )(command)
+def journal_option(default: str) -> Callable[[F], F]:
+    """Return ``--journal``. ``default``: shown in its help."""
+    return click.option("--journal", metavar="FILE", help=f"Journal file.  [default: {default}]")
 
 
 def journal_path(plan: str | None, journal: str | None) -> Path:
@@ -160,7 +157,7 @@ _RECORDED: Final = (
     click.option(
         "--approved-by",
         metavar="NAME",
-        help="Who has approved this command. Recorded like --note.",
+        help="Who approved this command. Recorded like --note.",
     ),
 )
 _HOOKS: Final = (
@@ -168,23 +165,23 @@ _HOOKS: Final = (
         "--before-group",
         metavar="CMD",
         default="",
-        help="With --execute: run this shell command before the work on each group, such as one "
-        "that stops its consumers. A group for which it fails is refused.",
+        help="With --execute: run this shell command before the work on each group, for example to "
+        "stop its consumers. If the command fails, the group is refused.",
     ),
     click.option(
         "--after-group",
         metavar="CMD",
         default="",
         help="Run this shell command after the work on each group, even if the group is refused or "
-        "fails. If the command fails, the group needs attention. It does not run after Ctrl-C "
-        "during --wait, or after a second Ctrl-C. Both commands get the group's name in the "
-        "environment variable ZKMIGRATE_GROUP.",
+        "fails. If the command fails, the group needs attention. It does not run if Ctrl-C ends "
+        "the wait for the group, or after a second Ctrl-C. Like the command of --before-group, it "
+        "gets the group's name in the environment variable ZKMIGRATE_GROUP.",
     ),
     duration_option(
         "--hook-timeout",
         default=60.0,
         least=0.1,
-        help="How long a command of --before-group or --after-group may take.",
+        help="How long each command of --before-group and --after-group may take.",
     ),
 )
 

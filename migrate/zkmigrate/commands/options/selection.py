@@ -171,11 +171,13 @@ def selection(command: F) -> F:
             multiple=True,
             help="Exclude this group; a name or a glob such as 'test-*'. May be repeated.",
         ),
-        click.option("--groups-regex", metavar="RE", help="Every group whose whole name matches."),
+        click.option(
+            "--groups-regex", metavar="RE", help="Every group whose whole name matches RE."
+        ),
         click.option(
             "--groups-from",
             metavar="FILE",
-            help="A file with a name or a glob in each line. # begins a comment, - is standard "
+            help="A file with a name or a glob on each line. # begins a comment, - is standard "
             "input.",
         ),
         click.option(

@@ -71,7 +71,7 @@ class Pace:
         self._kept = 0
 
     def add(self, path: str, rate: float) -> None:
-        """Count the rate of a rise of a partition's offset."""
+        """Record how fast a partition's offset rose."""
         fastest = self._fastest_of.setdefault(path, 0.0)
         if rate > fastest:
             self._fastest_of[path] = rate
