@@ -36,7 +36,6 @@ from zkconsumer.core.groups import (
     states as member_states,
 )
 from zkconsumer.core.groups.reactions import UNREACHABLE, Reaction, Request, Row
-from zkconsumer.core.zookeeper import machine, states
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal import schema
@@ -370,32 +369,21 @@ def _one_line(thing: object) -> str:
 
 def states_page() -> str:
     """The states of a member's rebalance."""
-    rows = [
-        f"| `{state.name}` | {state.value} | {'yes' if state in states.COMMIT_STATES else 'no'} |"
-        for state in State
-    ]
-    anywhere = ", ".join(f"`{fact.__name__}`" for fact in machine.RebalanceMachine.ANYWHERE)
+    rows = [f"| `{state.name}` | {state.value} |" for state in State]
     return "\n".join(
         [
             "# States of a member",
             "",
             NOTE,
-            "The metric `state` shows the state of a member's rebalance. *Commits*: whether a",
-            "commit that the application requests is sent in this state, or waits for another one.",
+            "The metric `state` shows the state of a member's rebalance.",
             "",
             "## In ZooKeeper",
             "",
-            "`zkconsumer/core/zookeeper/machine.py`:",
-            "",
             "![The usual way through the states](../images/member-states.svg)",
             "",
-            "| State | Meaning | Commits |",
-            "|---|---|---|",
+            "| State | Meaning |",
+            "|---|---|",
             *rows,
-            "",
-            f"These events are handled in every state except `CLOSED`: {anywhere}.",
-            "After `ScriptFailed` the attempt has failed, and the member repeats it after a pause.",
-            "`SessionLost` leads to `SESSIONLESS`, and `CloseRequested` to `CLOSING_STOP`.",
             "",
             *_coordinator_states(),
         ]
@@ -407,21 +395,16 @@ def _coordinator_states() -> list[str]:
     rows = []
     for one in member_states.State:
         meaning = one.value + ("; `classic` only" if one in _CLASSIC_STATES else "")
-        commits = "yes" if one in member_states.COMMIT_STATES else "no"
-        rows.append(f"| `{one.name}` | {meaning} | {commits} |")
+        rows.append(f"| `{one.name}` | {meaning} |")
     classic = _reactions(reactions.TABLE, {})
     consumer = _reactions(consumer_reactions.TABLE, _CONSUMER_REQUESTS)
     return [
         "## On the coordinator\n",
-        "`zkconsumer/core/groups/classic.py` for `group.protocol=classic`, `kip848.py` for",
-        "`group.protocol=consumer`:\n",
         "![The usual way through the states](../images/coordinator-states.svg)\n",
-        "| State | Meaning | Commits |",
-        "|---|---|---|",
+        "| State | Meaning |",
+        "|---|---|",
         *rows,
         "",
-        "With `group.protocol=consumer` a member sends heartbeats in every state. It stops only",
-        "the partitions that it loses, and starts only those that it gains.\n",
         "## Error codes of the coordinator\n",
         "What a member does when the answer to a request has an error code:\n",
         *(f"- *{_word(one)}*: {one.value}." for one in Reaction if one != Reaction.PROCEED),
@@ -518,9 +501,7 @@ def metrics_page() -> str:
 
 _KINDS = {
     Kind.COUNTER: "starts at 0 with the connector and never decreases.",
-    Kind.GAUGE: "the current value.",
     Kind.HISTOGRAM: "the number of values up to each limit, with count and sum.",
-    Kind.STATE: "a name.",
 }
 
 

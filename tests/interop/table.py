@@ -29,8 +29,7 @@ HEAD = """# Tested with the JVM consumer
 
 `make interop` runs the JVM consumer (the classes of Kafka 1.1.1 and 0.8.2.2) and ours in one group,
 on real brokers and ZooKeeper servers. After each step it checks that every partition has one owner,
-that the assignors of both sides agree, and that no message is lost. `make test-interop`, which CI
-runs, takes pairwise combinations of each test's parameters.
+that the assignors of both sides agree, and that no message is lost.
 
 ## Releases, strategies and offset stores
 

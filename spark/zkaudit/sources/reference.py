@@ -61,8 +61,7 @@ logs.load(["logs/zk1", "logs/zk2", "logs/zk3"]).where("type = 'delete'").show()
 grows = spark.readStream.format("zookeeper_txnlog").load("/var/lib/zookeeper")
 grows.writeStream.format("console").trigger(availableNow=True).start()""",
         "A batch of a stream reads every complete record that exists when the batch begins, and "
-        "the first batch reads all logs. No option makes a batch smaller. `bytesPerTask` sets "
-        "the size of tasks.",
+        "the first batch reads all logs. No option makes a batch smaller.",
     ),
     Source(
         "zookeeper_snapshot",
