@@ -126,7 +126,7 @@ def test_some_columns() -> None:
             assert some.batch.equals(whole.select(names))
             assert str(some.failure) == str(failure)
     for wrong in ((), ("value", "value"), ("values",), "value"):
-        with pytest.raises(ValueError, match="each once"):
+        with pytest.raises(ValueError, match="at least one of topic, partition"):
             columns.schema_of(wrong)
 
 

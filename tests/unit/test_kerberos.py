@@ -259,8 +259,8 @@ def test_a_login_module_is_understood(options: str, expected: KerberosLogin) -> 
         ("useKeyTab=true principal=a", "keyTab="),
         ("useKeyTab=true keyTab=/k", "principal="),
         ("useKeyTab=yes keyTab=/k principal=a", "useKeyTab must be true or false"),
-        ("useTicketCache=true useFirstPass=true", "no option useFirstPass"),
-        ('useTicketCache=true username="anna"', "no option username"),
+        ("useTicketCache=true useFirstPass=true", "does not know the option useFirstPass"),
+        ('useTicketCache=true username="anna"', "does not know the option username"),
     ],
 )
 def test_a_login_module_is_refused(options: str, named: str) -> None:
