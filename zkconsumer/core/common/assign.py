@@ -80,10 +80,10 @@ def assign_roundrobin(
     As in Kafka 0.10.2 and later, a thread that does not subscribe to a partition's topic is
     skipped and loses that turn. Arguments and result are those of `assign_range`.
 
-    Partitions of one topic whose hashes are equal are assigned by number, those of several topics
-    in the order of the JVM's map of topics. ``subscriptions`` determines that order (see
-    `topic_order`). By default it is derived from ``threads``: members and topics in the order of
-    their first appearance. Nothing else depends on the order of the arguments.
+    Partitions with equal hashes are assigned by number within a topic, and across topics in the
+    order of the JVM's topic map. ``subscriptions`` determines that order (see `topic_order`). By
+    default it is derived from ``threads``: members and topics in the order of their first
+    appearance. Nothing else depends on the order of the arguments.
     """
     distinct = _distinct(threads.values())
     rank = _ranks(distinct.values())

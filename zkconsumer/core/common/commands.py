@@ -31,7 +31,7 @@ class StopFetching:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drop partitions immediately, because they are no longer owned. Answer: ``Dropped``, no
+    """Drop partitions immediately, because they are no longer owned. Answer: ``Dropped``, without a
     token."""
 
     partitions: frozenset[TopicPartition]
@@ -51,7 +51,7 @@ class NotifyReleasing:
 
 @dataclass(frozen=True, slots=True)
 class NotifyLost:
-    """Call the listener about lost partitions. Answer: ``ListenerDone``."""
+    """Tell the listener which partitions are lost. Answer: ``ListenerDone``."""
 
     token: int
     partitions: frozenset[TopicPartition]
@@ -130,8 +130,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the membership after an error. ``code``: a code of the protocol, with one line of
-    explanation. No answer."""
+    """End the membership after an error. ``code``: an error code of the protocol. ``text``: one
+    line of explanation. No answer."""
 
     code: int
     text: str

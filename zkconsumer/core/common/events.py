@@ -52,7 +52,7 @@ class FetchingStarted:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequested:
-    """Commit ``positions``, for the caller with number ``request``, or automatically (``None``).
+    """A commit of ``positions`` is due. ``request``: the number of the caller; ``None``: automatic.
 
     ``strict``: treat partitions that are not held as an error; otherwise they are ignored.
     """

@@ -28,8 +28,8 @@ def expand(
 
     For a static registration these are its topics, whether they exist or not. For a filter they
     are the topics that its regex selects, in the order of ``all_topics``. The regex is cleaned
-    again, as the JVM does. Illegal topic names are left out, because they have no partitions. The
-    reader's own ``exclude_internal`` applies.
+    again, as in the JVM. Illegal topic names are left out, because they have no partitions.
+    ``exclude_internal`` is the setting of the calling member.
 
     Raises ZnodeFormatError if the regex is invalid, or takes more steps than are allowed for all
     names together. This depends only on the regex and the names, so it is the same for all members.
@@ -77,8 +77,8 @@ class Expansions:
         """Expand all registrations; see ``expand``.
 
         Returns the expanded registrations by name, and the reason for each unusable one by name. A
-        name in both keeps its earlier topics. A filter that took too many steps is not evaluated
-        again with the same topics.
+        registration in both keeps its earlier topics. A filter that took too many steps is not
+        evaluated again with the same topics.
         """
         before, self._found = self._found, {}
         topics = tuple(all_topics)

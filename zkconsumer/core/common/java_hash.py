@@ -13,8 +13,8 @@ def java_hash(text: str) -> int:
 
 
 def java_hash_bits(value: int, text: str) -> int:
-    """Continue the Java hash ``value`` over the UTF-16 units of ``text``. It is unsigned and begins
-    with 0."""
+    """Continue the Java hash ``value`` over the UTF-16 units of ``text``. ``value`` is unsigned;
+    start with 0."""
     if text.isascii():
         for unit in text.encode():
             value = (31 * value + unit) & MASK

@@ -47,9 +47,9 @@ class CommitQueue:
     The machine sends the commands; the queue decides their content.
 
     ``token`` identifies the command in progress; it is ``None`` between commands. ``sent`` has the
-    command's positions, and ``left`` those of its request that are not settled. ``attempts`` counts
-    how often that request was sent. While ``paused``, nothing is sent. ``stored`` has the known
-    stored offset of each partition since the member began to read it.
+    command's positions, and ``left`` the request's unsettled positions. ``attempts`` counts how
+    often the request was sent. While ``paused``, nothing is sent. ``stored`` has the known stored
+    offset of each partition since the member began to read it.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class CommitQueue:
             self.left = final(self._current, self.left)
 
     def next(self, obstacle: Callable[[TopicPartition, int], str | None]) -> bool:
-        """Choose the positions to send now, as ``sent``. Return whether there are any.
+        """Set ``sent`` to the positions to send now. Return whether there are any.
 
         ``obstacle`` returns why a position cannot be committed, "" if it is already committed, and
         ``None`` if it must be sent. An obstacle is reported as a fault if a user gave the position,
@@ -183,7 +183,7 @@ class CommitQueue:
         return False
 
     def settle(self, faults: Iterable[str] = (), again: Collection[TopicPartition] = ()) -> None:
-        """Record the answer to the command in progress. ``again`` remains in ``left``."""
+        """Record the answer to the command in progress. ``again``: what remains in ``left``."""
         self.token, self.sent = None, {}
         self._faults += faults
         self.left = {tp: at for tp, at in self.left.items() if tp in again}

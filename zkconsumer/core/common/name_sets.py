@@ -98,7 +98,7 @@ class Program:
     """A compiled regex.
 
     ``is_set``: it has no back reference, atomic group or possessive repetition. Raises
-    TooManyWaysError, and ValueError if only ``re`` can match it, but cannot compile it.
+    TooManyWaysError, and ValueError if the regex needs ``re``, which cannot compile it.
     """
 
     def __init__(self, node: Node, is_set: bool) -> None:

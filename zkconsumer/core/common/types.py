@@ -60,7 +60,7 @@ class Subscription:
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
     """The address of a broker: ``host`` and ``port`` of the listener to use. ``others``: its other
-    listeners with the same protocol, to try if that one does not accept a connection."""
+    listeners with the same protocol, to try if connecting to this one fails."""
 
     broker_id: int
     host: str

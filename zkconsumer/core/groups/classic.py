@@ -32,8 +32,8 @@ from zkconsumer.errors import ZnodeFormatError
 class ClassicMachine(GroupMachine):
     """The state machine of one classic member. See ``GroupMachine``.
 
-    It joins with ``offer``, which may change; without one, with the strategies of ``spec``. While
-    it joins, it keeps its partitions only if all strategies of the offer are cooperative.
+    It joins with ``offer``, which may change; without an offer, with the strategies of ``spec``.
+    While it joins, it keeps its partitions only if all strategies of the offer are cooperative.
     Otherwise the leader may assign them to another member, which delivers immediately.
     """
 

@@ -14,7 +14,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member in the leader's data. ``metadata`` is its subscription in bytes."""
+    """One member in the leader's data. ``metadata`` is its encoded subscription."""
 
     member_id: str
     instance_id: str | None
@@ -23,7 +23,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The member must join its group."""
+    """The member was started. It now joins its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TopicsLoaded:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A generation has begun. ``members`` is empty unless this member leads."""
+    """A generation has begun. ``members`` is empty unless this member is the leader."""
 
     token: int
     member_id: str
@@ -60,7 +60,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """SyncGroup succeeded: the leader's assignment for this member, in bytes."""
+    """SyncGroup succeeded: the leader's assignment for this member, encoded."""
 
     token: int
     assignment: bytes
@@ -118,7 +118,7 @@ class PollExpired:
 @dataclass(frozen=True, slots=True)
 class MembershipLapsed:
     """JoinGroup was answered so late that the coordinator may have removed the member in the
-    meantime. A KIP-848 group does not refuse such a JoinGroup."""
+    meantime. In a KIP-848 group the coordinator does not refuse such a JoinGroup."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,7 @@ class Row:
 def each(
     every: Iterable[Request], reaction: Reaction, **others: Reaction
 ) -> dict[Request, Reaction]:
-    """Map every request to ``reaction``, except those in ``others``: other reactions by request
-    name."""
+    """Map every request to ``reaction``. ``others`` has the exceptions, by request name."""
     return dict.fromkeys(every, reaction) | {Request[name]: what for name, what in others.items()}
 
 
@@ -185,7 +184,7 @@ def reaction(request: Request, code: int, rows: Mapping[int, Row] = _BY_CODE) ->
 def codes_of(
     answer: events.OffsetsCommitted | events.RequestFailed, sent: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the code for each partition of a commit. A partition that the answer leaves out is not
+    """Return the code for each partition of a commit. A partition missing from the answer is not
     stored."""
     if isinstance(answer, events.RequestFailed):
         return dict.fromkeys(sent, answer.code)

@@ -17,7 +17,7 @@ _INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}
 class GroupSpec:
     """Settings for both protocols. Times are in seconds.
 
-    ``commit_attempts``: how often a commit is sent while the coordinator moves or loads. The
+    ``commit_attempts``: how often a commit is sent while the coordinator is moving or loading. The
     commit before a release is retried for ``release_timeout``.
     """
 
@@ -87,7 +87,8 @@ class Kip848Spec(GroupSpec):
     def topics(self, assigned: Collection[str]) -> dict[str, int]:
         """Return the number of streams of each assigned topic that is to be read.
 
-        The coordinator has evaluated the pattern, and also assigns internal topics.
+        The coordinator has evaluated the pattern. It also assigns internal topics, which may be
+        excluded here.
         """
         if self.subscription.pattern is Pattern.STATIC:
             return {

@@ -60,7 +60,7 @@ class ReadMode:
 
 @dataclass(frozen=True, slots=True)
 class StoreAck:
-    """Store that the member acts on this version of the mode. Answer: ``AckStored``.
+    """Record that the member acts on this version of the mode. Answer: ``AckStored``.
 
     ``epoch``: the version of the registration. ``member_id``: the id on the coordinator, for
     information only.

@@ -37,7 +37,8 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True)
 class ModeRead:
-    """The mode, read in the current session. ``version``: that of its znode, -1 if there is none.
+    """The mode, read in the current session. ``version``: the mode znode's version; -1 if there is
+    none.
 
     ``reconnected``: the connection was re-established since the last read. So ZooKeeper may have
     been restored from a backup that does not have the acknowledgement.

@@ -119,7 +119,7 @@ class LiveMember:
         group_spec: the member on the coordinator. Its strategies are those that only migratable
             members know.
         mode_path: the znode of the mode, which is watched.
-        usual: strategies of the configuration, which are offered when plain consumers may join.
+        usual: the configured strategies, which are offered when plain consumers may join.
     """
 
     def __init__(

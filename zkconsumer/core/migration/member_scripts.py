@@ -254,7 +254,7 @@ def lower(
 
 
 def ahead_in_kafka(partitions: Set[str]) -> str:
-    """Return the obstacle that these partitions have higher offsets in Kafka than in ZooKeeper."""
+    """Return the text for an obstacle: these offsets are higher in Kafka than in ZooKeeper."""
     return (
         f"offsets are higher in Kafka than in ZooKeeper: {named(partitions)}: if members store "
         "them there (offsets.storage=kafka), let all members store them in ZooKeeper again first; "

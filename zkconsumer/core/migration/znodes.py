@@ -69,7 +69,7 @@ def encode_member(acknowledged: int | None, member_id: str = "") -> bytes:
     """Return the content of a member's znode.
 
     Args:
-        acknowledged: the number of a mode, if any.
+        acknowledged: the version of the mode that the member has acknowledged, if any.
         member_id: the id on the coordinator, for information only.
     """
     if acknowledged is not None and not 0 <= acknowledged <= _INT32:
@@ -88,7 +88,7 @@ def member_id_of(data: bytes) -> str:
 
 
 def decode_member(path: str, data: bytes) -> int | None:
-    """Return the number of the mode that a member has acknowledged. Raises ZnodeFormatError."""
+    """Return the version of the mode that a member has acknowledged. Raises ZnodeFormatError."""
     number = _object(path, data).get("acknowledged")
     if number is not None and (type(number) is not int or not 0 <= number <= _INT32):
         _refuse(path, "field 'acknowledged' is not the version of a znode")

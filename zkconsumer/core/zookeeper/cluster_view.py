@@ -69,8 +69,8 @@ def is_cluster_path(path: str, ids_only: bool = False) -> bool:
 
 
 def is_of_cluster(op: ZkOp | OffsetOp, ids_only: bool = False) -> bool:
-    """Whether an operation reads znodes whose data the brokers have. No operation reads both these
-    and others."""
+    """Whether an operation reads znodes whose data the brokers have. No operation reads both such
+    znodes and others."""
     if isinstance(op, GetMany):
         return bool(op.paths) and is_cluster_path(op.paths[0], ids_only)
     if isinstance(op, Exists | GetData | GetChildren):

@@ -21,7 +21,7 @@ class Register:
     """Create the registration znode. Answer: ``Registered`` or ``RegistrationRefused``.
 
     ``epoch`` is the data version that the znode must reach: the number of earlier sessions of this
-    member. With it a multi checks that the session that made a decision is still the current one.
+    member. A multi checks it, to be sure that the session that made a decision is still current.
     """
 
     token: int
@@ -42,8 +42,8 @@ class LoadView:
 
     ``epoch`` is the version of this member's registration, unless another process wrote to it.
     Data in ``known`` is not read again. ``zxid`` is the transaction whose watch event triggered
-    this rebalance. It is ``None`` if there was another trigger, or if ZooKeeper did not send it.
-    Later attempts of the rebalance have the same value.
+    this rebalance. It is ``None`` if there was another trigger, or if ZooKeeper sent no zxid. Later
+    attempts of the rebalance have the same value.
     """
 
     token: int

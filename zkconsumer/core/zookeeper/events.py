@@ -22,11 +22,11 @@ class Claim:
 
     ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is no
     offset znode. ``committed`` is the stored offset, ``None`` if there is none. The claim is
-    ``invalidated`` if ``auto.offset.reset`` has replaced that offset; then a lower one may be
-    stored. It ``lags`` if ``committed`` is from Kafka and higher than ZooKeeper's offset; then it
-    is stored in ZooKeeper even if it does not change. It is ``unchecked`` if the connection was
-    re-established since ``version`` was read, because servers restored from a backup reuse
-    versions. Then the owner znode and the offset are read before the next commit.
+    ``invalidated`` if ``auto.offset.reset`` has replaced that offset; then a lower offset may be
+    stored. The claim ``lags`` if ``committed`` is from Kafka and higher than ZooKeeper's offset,
+    which is then raised even if ``committed`` does not change. The claim is ``unchecked`` if the
+    connection was re-established since ``version`` was read, because servers restored from a backup
+    reuse versions. Then the owner znode and the offset are read before the next commit.
     """
 
     thread: ConsumerThreadId
@@ -72,8 +72,8 @@ class RulesChanged:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """Stop these partitions at once and release them without a commit, because other members may
-    have delivered them."""
+    """Other members may have delivered these partitions, so they must be stopped at once and
+    released without a commit."""
 
     partitions: frozenset[TopicPartition]
 
@@ -162,8 +162,8 @@ class Committed:
     """Result of ``Commit``.
 
     ``claims`` has the new claim of each stored partition. ``fenced`` are partitions that another
-    session owns. ``broken`` are those whose offset znode is unusable, with the reason. ``foreign``
-    are those to which another process wrote an offset although this member owns them.
+    session owns. ``broken`` maps partitions whose offset znode is unusable to the reason.
+    ``foreign`` are partitions that this member owns, but for which another process wrote an offset.
     ``unregistered``: this member's registration was missing, so nothing more was written.
     """
 

@@ -36,9 +36,9 @@ ROTATION = 10
 class Known:
     """Znodes from one pass of reads.
 
-    ``brokers``: by name, ``None`` if unknown. ``registrations``: those of the members in
-    ``listing`` by consumer id, without those that had disappeared when they were read.
-    ``topics``: existing topics by name. ``reconnected``: the connection was lost since.
+    ``brokers``: by name, ``None`` if unknown. ``registrations``: by consumer id, for the members in
+    ``listing`` whose registrations still existed when they were read. ``topics``: existing topics
+    by name. ``reconnected``: the connection has been lost since then.
     """
 
     brokers: Mapping[str, Node] | None = None
@@ -86,11 +86,11 @@ class Knowledge:
     def reconnected(self) -> None:
         """Require all watches to be set again, because a new connection may have lost them. Also
         read all registrations again if their list has changed, because a restored server may have
-        reused its count."""
+        reused the list's change count."""
         self._reconnected = True
 
     def force_refresh(self) -> None:
-        """Start the periodic read."""
+        """Make the next ``LoadView`` the periodic one, which also reads unchanged znodes."""
         self._refresh_forced = True
 
     def forget(self) -> None:

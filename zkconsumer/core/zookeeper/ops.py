@@ -90,7 +90,7 @@ class Listing:
 
     ``changes`` counts each creation and deletion of a child since the znode itself was created by
     transaction ``czxid`` (the stat's ``cversion``, 32 bits, with overflow). ``pzxid`` is the
-    transaction of the last one.
+    transaction of the last change.
     """
 
     names: tuple[str, ...]
@@ -156,7 +156,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Check that the znode exists and (unless -1) has this version. Only inside ``Multi``. Reply:
+    """Check that the znode exists and has this version (-1: any). Only inside ``Multi``. Reply:
     ``None``."""
 
     path: str
@@ -218,7 +218,8 @@ class Pipelined:
 
     ZooKeeper carries out a session's requests in the order in which they were sent, so a read that
     follows a write sees it. Reply: ``Ok`` with a tuple of the replies. Each operation succeeds or
-    fails on its own. Drivers never get this object, because the script's runner sends the parts.
+    fails on its own. Drivers never get this object, because the script's runner sends its
+    operations.
     """
 
     ops: tuple[ZkOp, ...]
@@ -250,7 +251,7 @@ OffsetOp = FetchOffsets | StoreOffsets
 class Permit(Enum):
     """Whether a member may send an operation on offsets in Kafka now, or why not.
 
-    Kafka stores offsets of any client. So before each attempt the member itself must be certain
+    Kafka accepts offsets from any client. So before each attempt the member itself must be certain
     that no other member can have claimed the partitions and committed later offsets.
     """
 

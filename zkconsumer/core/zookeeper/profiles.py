@@ -58,8 +58,8 @@ class Modern:
         return (sessions - 1) % EPOCHS
 
     def takeover_wait(self, session_timeout: float) -> float:
-        """Return for how many seconds a registration may be left from an earlier session of this
-        member."""
+        """Return how many seconds a registration from an earlier session of this member may
+        remain."""
         return 1.5 * session_timeout + 1
 
     def coalesce(self, wait: float) -> float:

@@ -75,8 +75,8 @@ class Registration:
     """The session and its registration.
 
     ``session`` is ``None`` between sessions, ``number`` counts them. ``confirmed``: as far as
-    known, the registration is this session's. ``refusals``: number of consecutive refusals because
-    of another session's registration.
+    known, the registration belongs to this session. ``refusals``: number of consecutive refusals
+    because of another session's registration.
     """
 
     session: int | None = None
@@ -89,10 +89,10 @@ class Registration:
 class Triggers:
     """Work to do as soon as the member is idle. Triggers are flags, so that they coalesce.
 
-    ``group``: read the group again. ``zxid``: the transaction whose watch event was the first
-    reason for that; ``None``: there was another reason, or ZooKeeper did not send it. ``claims``:
-    claim partitions again that other members owned. ``owners``: compare the owner znodes in the
-    next pass.
+    ``group``: read the group again. ``zxid``: zxid of the first watch event that caused this;
+    ``None`` if the cause was another event, or if ZooKeeper sent no zxid. ``claims``: try again to
+    claim partitions that other members owned. ``owners``: compare the owner znodes in the next
+    pass.
     """
 
     group: bool = False
@@ -103,8 +103,8 @@ class Triggers:
 
 @dataclass(slots=True)
 class Brokers:
-    """The ``known`` brokers, the ``token`` of a read in progress, and whether their list has
-    ``changed`` since the current view was requested."""
+    """The ``known`` brokers, the ``token`` of a read in progress, and whether the list of brokers
+    has ``changed`` since the current view was requested."""
 
     known: tuple[BrokerEndpoint, ...] | None = None
     token: int | None = None

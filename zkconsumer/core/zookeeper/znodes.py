@@ -214,7 +214,7 @@ def decode_registration(path: str, data: bytes) -> Subscription:
 
     Raises ZnodeFormatError where Scala 1.1.1 fails its rebalance (bad JSON, missing pattern or
     subscription, a count that is not an integer of at least 1, a topic that cannot be in a path)
-    and beyond the limits of this module. As in Scala, version and timestamp are ignored, an
+    and if a limit of this module is exceeded. As in Scala, version and timestamp are ignored, an
     unknown pattern or an empty subscription counts as static, only the first of several regexes in
     a filter is used, text after the JSON value is ignored, and invalid JSON is parsed again with
     every backslash doubled.
@@ -302,10 +302,10 @@ def decode_broker(
     """Return the address of a broker's listener (registrations of version 1 and later).
 
     Version 1 has host and port, and is PLAINTEXT. Later versions list endpoints, of which the
-    first with the protocol is used (Scala Broker.createBroker). Others with the protocol may be
-    internal or external listeners, so they are tried, too, unless a name selects one.
+    first with the protocol is used (Scala Broker.createBroker). Other endpoints with this protocol
+    may be internal or external listeners, so they are tried, too, unless a name selects one.
 
-    Raises ZnodeFormatError if there is none. Its text lists the broker's listeners.
+    Raises ZnodeFormatError, whose text lists the broker's listeners, if none is suitable.
     """
     document = _parse_object(path, data, MAX_ZNODE_BYTES)
     version = document.get("version")

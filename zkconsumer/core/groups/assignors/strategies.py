@@ -95,7 +95,8 @@ class RangeStrategy:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinStrategy:
-    """Assigns partitions in order to the members in rotation, skipping members without the topic.
+    """Assigns partitions in order to the members in rotation, skipping members that do not
+    subscribe to the topic.
 
     Source: Kafka 3.9 RoundRobinAssignor.
     """
@@ -128,7 +129,7 @@ class RoundRobinStrategy:
 class LegacyStrategy:
     """Assigns by stream, as members in ZooKeeper do (Scala 1.1.1 PartitionAssignor).
 
-    Subscriptions and assignments have consumer id and streams as JSON in the user data.
+    The user data of subscriptions and assignments has the consumer id and streams as JSON.
     """
 
     name: str
@@ -186,7 +187,7 @@ def assign_to_streams(
 
     The user data of a legacy strategy decides. Otherwise streams get consecutive runs of each
     topic's partitions or, if some are already held, each partition goes to the stream with the
-    fewest of the topic. Partitions of topics without a subscription are left out.
+    fewest partitions of the topic. Partitions of topics without a subscription are left out.
     """
     said = _said_streams(assignment.user_data)
     given: dict[TopicPartition, ConsumerThreadId] = {}
@@ -212,7 +213,7 @@ def assign_to_streams(
 
 
 def topics_of(member: GroupMember) -> tuple[str, ...]:
-    """Return the topics to which a member subscribes; none if its bytes are unreadable."""
+    """Return the topics to which a member subscribes; empty if its metadata cannot be decoded."""
     try:
         return decode_subscription(member.metadata).topics
     except ValueError:
@@ -278,8 +279,8 @@ class JoinOffer:
     """The strategies that a member offers, in order of preference.
 
     ``kept_out``: the member's report if the coordinator refuses the offer, because other members
-    support none of these strategies. It then retries until it can join. Without this text, the
-    refusal is final.
+    support none of these strategies. The member then retries until it can join. Without this text,
+    the refusal is final.
     """
 
     strategies: tuple[Strategy, ...]

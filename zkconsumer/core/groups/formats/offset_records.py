@@ -63,7 +63,7 @@ class ConsumerGroupKey(NamedTuple):
 
 
 class OtherKey(NamedTuple):
-    """The key of a record that the other classes do not describe, such as that of a later
+    """The key of a record that the other classes do not describe, such as a key from a later
     release."""
 
     version: int
@@ -83,8 +83,8 @@ class GroupValue(NamedTuple):
     """A classic group as stored by its coordinator.
 
     ``commit_ms`` is ``None`` before version 2. ``hosts`` and ``clients`` (client ids) are by
-    member. ``assignment`` has the member of each partition, as ``topic-partition``; it is empty for
-    groups that are not consumers.
+    member. ``assignment`` maps ``topic-partition`` to a member; it is empty unless the members are
+    consumers.
     """
 
     protocol_type: str | None
@@ -136,9 +136,9 @@ class TargetValue(NamedTuple):
 class CurrentValue(NamedTuple):
     """The partitions that a member of a KIP-848 group owns.
 
-    No other member gets those in ``revoking`` before this member has confirmed their release.
+    No other member gets the partitions in ``revoking`` until this member confirms their release.
     ``state``: 0 stable, 1 has partitions to release, 2 waits for partitions that others have not
-    released. An ``epoch`` of -2 is a static member that has left and may return.
+    released. An ``epoch`` of -2 means a static member that has left and may return.
     """
 
     epoch: int

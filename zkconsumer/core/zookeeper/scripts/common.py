@@ -50,7 +50,7 @@ class SessionGone(Exception):
 
 
 class Refused(Exception):
-    """ZooKeeper or Kafka refuses an operation, and an immediate retry would not help."""
+    """ZooKeeper or Kafka refused an operation, and an immediate retry would not help."""
 
     def __init__(self, code: Code, path: str, detail: str = "") -> None:
         super().__init__(detail or f"{path}: {code.value}")
@@ -219,9 +219,8 @@ def op_bytes(op: MultiOp) -> int:
 def packets(
     items: Iterable[tuple[T, tuple[MultiOp, ...]]], limit: int | None = None
 ) -> Iterator[dict[T, list[MultiOp]]]:
-    """Group (item, its operations) into packets of at most ``limit`` items.
-
-    ``None`` is ``PACKET_PARTITIONS``. An item's operations are never separated.
+    """Group items, each with its operations, into packets of at most ``limit`` items (by default
+    ``PACKET_PARTITIONS``). An item's operations are never separated.
     """
     most = PACKET_PARTITIONS if limit is None else limit
     packet: dict[T, list[MultiOp]] = {}

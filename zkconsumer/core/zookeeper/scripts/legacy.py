@@ -219,7 +219,7 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.V
 
 
 def script_for(command: Any, ctx: ScriptContext) -> MemberScript[events.Event] | None:
-    """Return the script of ``command``; ``None`` if it is the default profile's."""
+    """Return the script of ``command``; ``None`` if the default profile's script applies."""
     kafka = ctx.spec.kafka_storage
     match command:
         case commands.Register():

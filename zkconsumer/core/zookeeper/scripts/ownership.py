@@ -74,8 +74,8 @@ def read_owner_and_offset(
 ) -> MemberScript[dict[TopicPartition, tuple[Node | None, Node | None]]]:
     """Read the owner znode and the offset znode of each partition, the offset first.
 
-    So if the owner is this session, it was the owner after the offset's version was read. Any
-    member that claims the partition later changes that version.
+    So if this session is the owner, it still was after the offset's version was read. Any member
+    that claims the partition later changes that version.
     """
     wanted = list(partitions)
     paths = ctx.spec.paths
@@ -149,7 +149,7 @@ class _Claiming:
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Claim the free partitions, each separately, and return the members that block the others.
+    """Claim each free partition that it can, and return the members that block the others.
 
     Owner znode and offset are read first. Then packets of partitions are claimed in one multi
     each. If a packet fails, its remaining partitions are read again. The reads decide, so lost
@@ -268,8 +268,8 @@ def release(command: commands.Release, ctx: ScriptContext) -> MemberScript[event
     there is no offset znode, that can happen only if an operator deletes the owner znode of a
     partition at the moment of its release.)
 
-    Unless the group is mixed, any other member's claim changes the offset. If its version is still
-    that of this member's claim, the owner znode is also this member's, and no read is needed.
+    Unless the group is mixed, any other member's claim changes the offset. If the version is still
+    the one in this member's claim, the owner znode is also this member's, and no read is needed.
     """
     check = own_check(ctx, command.epoch)
     foreign: set[TopicPartition] = set()

@@ -62,7 +62,7 @@ def children_of(path: str) -> Script[tuple[str, ...]]:
 
 
 def broker_names(listed: Iterable[str]) -> list[str]:
-    """Return the names that are broker ids, in the order of their texts."""
+    """Return the names that are broker ids, sorted as text."""
     return [name for name in sorted(listed) if child_number(name) is not None]
 
 
@@ -313,7 +313,7 @@ def not_owned(
 def watch_blockers(
     command: commands.WatchBlockers, ctx: ScriptContext
 ) -> MemberScript[events.BlockersWatched]:
-    """Set a watch on each blocking owner znode; report when one was deleted in the meantime."""
+    """Set a watch on each blocking owner znode; report if one was deleted in the meantime."""
     owners = (ctx.spec.paths.owner(tp) for tp in sorted(command.partitions))
     replies = yield from read_all([Exists(owner, watch=True) for owner in owners])
     gone = any(isinstance(reply, Ok) and reply.value is None for reply in replies)
