@@ -34,8 +34,8 @@ class ConfigError(ZkConsumerError):
 class AuthenticationError(ZkConsumerError):
     """A server refused the first login, or its certificate is not accepted. Correct the key that
     the text names. The login is not tried again, because attempts with a wrong password can lock an
-    account. If a connector has already joined its group, it leaves it. After a successful login, a
-    connector asks a server that refuses it again."""
+    account. If a connector has already joined its group, it leaves it. Once a login has succeeded,
+    a connector retries servers that refuse it later."""
 
     exit_code: ClassVar[int] = 2
 
@@ -120,8 +120,7 @@ class DuplicateConsumerIdError(ZooKeeperError):
 
 
 class ForeignMemberError(ZooKeeperError):
-    """A group with ``zkconsumer.brokers=bootstrap`` has a member of the JVM's consumer. Stop that
-    member."""
+    """A group with ``zkconsumer.brokers=bootstrap`` has a JVM member. Stop that member."""
 
 
 class BrokerError(ZkConsumerError):
@@ -163,8 +162,8 @@ class InvalidMessageError(BrokerError):
 
 
 class MessageSizeTooLargeError(BrokerError):
-    """A message exceeds ``fetch.message.max.bytes``, so the broker sent only a part of it. Raise
-    that key."""
+    """A message exceeds ``fetch.message.max.bytes``, so the broker sent only a part of it. Increase
+    that value."""
 
 
 class CodecUnavailableError(BrokerError):

@@ -251,7 +251,7 @@ class KerberosExchange:
         return self._next
 
     def receive(self, answer: bytes) -> None:
-        """Process the server's answer. Raises ValueError if its sender does not have the service's
+        """Process the server's answer. Raises ValueError if the sender does not have the service's
         key."""
         if self._sent_last:
             return

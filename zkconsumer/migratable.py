@@ -44,8 +44,8 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
 
     It is a member of both groups and follows the group's mode, which ``zkmigrate live`` writes. In
     mode ``zookeeper`` it shares the group with JVM members, in mode ``open`` with any Kafka
-    consumer. Between the two it delivers a partition only while it has both the owner znode and its
-    membership on the coordinator. The idea is that of KIP-125.
+    consumer. In the modes between, it delivers a partition only while it has both the owner znode
+    and its membership on the coordinator. The idea is from KIP-125.
 
     Args:
         config: a ``MigratableConfig``, a mapping of keys to values, or the path of a Java

@@ -74,7 +74,7 @@ class ConnectorCollector:
     """Exports metrics of connectors, labelled with client id, group and member.
 
     Connectors of both kinds may be mixed; each kind has its own states. Members of groups in Kafka
-    have no metrics of ZooKeeper.
+    have no ZooKeeper metrics.
 
     Register one collector in each registry:
     ``REGISTRY.register(ConnectorCollector([connector]))``. A connector that was shut down is left

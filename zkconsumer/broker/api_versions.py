@@ -41,8 +41,8 @@ def supported_versions(connection: OpenConnection) -> Mapping[int, range] | None
     """Ask a broker which versions of each request it supports. Return them by API key.
 
     Kafka 4 no longer supports some old versions. Return ``None`` if the broker answers with an
-    error, as brokers do that do not know this request. Raises ``BrokerUnavailableError`` if it
-    closes the connection instead.
+    error because it does not know this request. Raises ``BrokerUnavailableError`` if it closes the
+    connection instead.
     """
     answer = connection.exchange(API_VERSIONS, 0, ApiVersionsRequest().encode(version=0))
     response = connection.decode(ApiVersionsResponse, answer, 0)

@@ -135,8 +135,8 @@ class BrokerConnection:
         return self._socket is not None
 
     def limit_opening(self, seconds: float) -> None:
-        """Limit connecting to ``seconds`` from now on, and the request for the API versions to as
-        many. A shorter ``timeout`` still applies."""
+        """From now on, limit connecting, and then the request for the API versions, to ``seconds``
+        each. A shorter ``timeout`` still applies."""
         self._opening_timeout = min(seconds, self.timeout)
 
     def open(self) -> None:
@@ -330,8 +330,8 @@ class BrokerConnection:
         return self.decode(response, answer, version)
 
     def send_all(self, requests: Sequence[ApiMessage], version: int) -> list[memoryview]:
-        """Send message objects of one kind at the same time. Return the answers, which ``decode``
-        decodes, in their order.
+        """Send message objects of one kind at the same time. Return their answers in the same
+        order; ``decode`` decodes them.
 
         Raises the errors of ``call``. If it raises, some requests may have been carried out.
         """

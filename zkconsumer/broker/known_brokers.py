@@ -58,9 +58,9 @@ class KnownBrokers:
     def least_loaded(self) -> list[BrokerEndpoint]:
         """Return all brokers in the order in which to ask them.
 
-        Those with the fewest requests in flight are first, equal ones in random order. Brokers
-        that failed are last, the latest failure at the end. Source: NetworkClient.leastLoadedNode
-        of Kafka 3.9, which skips a broker that failed recently.
+        Brokers with the fewest requests in flight are first, in random order if the numbers are
+        equal. Brokers that failed are last, the latest failure at the end. Source:
+        NetworkClient.leastLoadedNode of Kafka 3.9, which skips a broker that failed recently.
         """
         brokers = list(
             {

@@ -27,9 +27,9 @@ def wait_for_versions(connection: Any, sock: socket.socket, seconds: float) -> N
     """Wait until the broker answers the request for its API versions.
 
     A 0.9 broker never answers it. So if there is no answer, this function sends an older request on
-    another connection. A broker that answers only that one is recorded in ``silent_until``, and
-    TimeoutError is raised at once. Any other broker may be slow: TimeoutError is raised after
-    ``seconds``.
+    another connection. A broker that answers only the older request is recorded in
+    ``silent_until``, and TimeoutError is raised at once. Any other broker may be slow: TimeoutError
+    is raised after ``seconds``.
     """
     until = time.monotonic() + seconds
     if not connection.security.sasl:

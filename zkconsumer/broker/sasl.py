@@ -185,7 +185,7 @@ class SaslLogin:
         return kind(sasl_mechanism=name, sasl_plain_username=user, sasl_plain_password=self._secret)
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Return the arguments for a client of kafka-python, without those of TLS."""
+        """Return the arguments for a kafka-python client, except the TLS arguments."""
         arguments: dict[str, Any] = {"sasl_mechanism": self._keys.sasl_mechanism}
         if self._kerberos is not None:
             known = get_sasl_mechanism("GSSAPI")

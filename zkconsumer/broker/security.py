@@ -101,8 +101,8 @@ class KafkaSecurity:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Return a line about each broker that does not accept this client now, although another
-        one has."""
+        """Return a line for each broker that rejects this client now, although another broker
+        accepted it."""
         now = time.monotonic()
         with self._lock:
             return tuple(

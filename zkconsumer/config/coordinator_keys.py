@@ -93,8 +93,8 @@ def _only(word: str, why: str) -> Check:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorKeys(ConsumerKeys):
-    """All keys of a member on the coordinator: the legacy consumer's, and those below. Times are in
-    milliseconds."""
+    """All keys of a member on the coordinator: the legacy consumer's keys, and the keys below.
+    Times are in milliseconds."""
 
     rebalance_backoff_ms: int = key(
         "Pause before a request is sent again, and between two searches for the coordinator",

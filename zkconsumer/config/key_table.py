@@ -249,7 +249,7 @@ def rule(
 
 
 class Given(NamedTuple):
-    """Keys and values. ``place(key)`` is put before each message about a key: its file and line."""
+    """Keys and values. ``place(key)``: the key's file and line, put before messages about it."""
 
     values: Mapping[str, object]
     place: Callable[[str], str] = lambda _: ""

@@ -172,7 +172,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         The call is cheap, and any thread may make it at any time. Before streams are created,
         almost all values are 0. After ``shutdown``, counters keep their last value. For a group on
-        the brokers, the metrics of ZooKeeper are 0. Raises ConnectorClosedError after a fork.
+        the brokers, the ZooKeeper metrics are 0. Raises ConnectorClosedError after a fork.
         """
         self._check_here()
         return self._metrics()
@@ -299,8 +299,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         """Join the group with all topics that ``Whitelist(..)`` or ``Blacklist(..)`` allows.
 
         Each of the ``num_streams`` streams gets its share of every topic, including topics that are
-        created later. In ZooKeeper a watch reports new topics. On the brokers the member looks for
-        them every ``metadata.max.age.ms`` (30 s), another name of
+        created later. In ZooKeeper a watch reports new topics. In a group on the brokers, the
+        member looks for new topics every ``metadata.max.age.ms`` (30 s), another name for
         ``zkconsumer.reread.interval.ms``. Raises the same errors as ``create_message_streams``.
         """
         if not isinstance(num_streams, int) or not 1 <= num_streams <= 1000:
@@ -513,8 +513,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         """Commit the consumed offsets, or the given ones.
 
         Args:
-            offsets: the next offset to read of each partition. The member must own the partitions.
-                In ZooKeeper an offset must not be lower than the stored one.
+            offsets: for each partition, the next offset to read. The member must own the
+                partitions. In ZooKeeper an offset must not be lower than the stored one.
 
         Raises CommitFailedError naming each partition that is not stored and why, ConfigError,
         UsageError, ConnectorClosedError.

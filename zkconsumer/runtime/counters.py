@@ -31,7 +31,7 @@ class HistogramValue:
 
 
 class Meter:
-    """A total and its one-minute rate. Any thread may call it.
+    """A total and its one-minute rate. Any thread may use it.
 
     ``rate`` takes a sample. More samples make the rate more exact: counts between two samples are
     assumed to be evenly spread.

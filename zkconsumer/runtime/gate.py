@@ -27,9 +27,9 @@ LEASE: Final = 2 / 3
 class DeliveryGate:
     """Allows delivery until ``valid_until``, which is extended while the session is alive.
 
-    A new gate is closed. ``always_open`` creates the legacy gate, which delivers even after the
-    session is lost. ``now`` is the clock; the simulator has its own. ``on_change`` is called with
-    a log line when delivery pauses or resumes, on the thread that extends or closes the gate,
+    A new gate is closed. ``always_open`` creates the legacy gate, which allows delivery even after
+    the session is lost. ``now`` is the clock; the simulator has its own. ``on_change`` is called
+    with a log line when delivery pauses or resumes, on the thread that extends or closes the gate,
     without its lock.
     """
 

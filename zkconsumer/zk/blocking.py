@@ -67,7 +67,7 @@ def refusal(refused: Refused) -> ZooKeeperError:
 
 
 def or_refusal(script: Script[T]) -> Script[T | ZooKeeperError]:
-    """Run a script. Return the error if ZooKeeper refuses one of its operations.
+    """Run a script. Return its result, or the error if ZooKeeper refuses an operation.
 
     So one of several parallel scripts may fail without ending the others.
     """
@@ -242,7 +242,7 @@ class BlockingZk:
     def fired(self) -> set[str] | None:
         """Return the paths whose watches have fired since the last call.
 
-        ``None``: the connection was lost in the meantime, so that other watches may be lost.
+        ``None``: the connection was lost in the meantime, so other watches may have been lost.
         """
         paths: set[str | None] = set()
         with suppress(queue.Empty):
@@ -252,7 +252,7 @@ class BlockingZk:
         return known if len(known) == len(paths) else None
 
     def sync(self) -> None:
-        """Make later reads see every write that was completed before, on any server.
+        """Make later reads see every write that was completed before this call, on any server.
 
         Raises ZkUnavailableError.
         """
@@ -269,13 +269,13 @@ class BlockingZk:
         Raises:
             ZkUnavailableError: ZooKeeper stayed silent for ``timeout`` seconds.
             SessionExpiredError: the session ended in the meantime.
-            ZooKeeperError: ZooKeeper refuses an operation, such as for lack of permission.
+            ZooKeeperError: ZooKeeper refused an operation, for example for lack of permission.
         """
         (result,) = self.run_all([script])
         return result
 
     def run_all(self, scripts: Iterable[Script[T]]) -> Iterator[T]:
-        """Run independent scripts, some at a time. Yield their results in the given order.
+        """Run independent scripts, several at a time. Yield their results in the given order.
 
         Raises the errors of ``run``, and then abandons the unfinished scripts.
 

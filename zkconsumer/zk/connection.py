@@ -381,9 +381,9 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     def silence(self) -> float:
         """Seconds after which a connection is closed if a requested answer is missing.
 
-        It is a third of the session timeout: of the configured one while connecting, and never of
-        a longer one. So an unusable timeout in a server's answer does not keep the client from
-        trying the next server.
+        It is a third of the configured session timeout or, once connected, of the granted timeout
+        if that is shorter. So an unusable timeout in a server's answer does not keep the client
+        from trying the next server.
         """
         asked = self._asked_timeout
         return (asked if self._connecting else min(asked, self.granted)) / 3
@@ -412,8 +412,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     def address_seconds(self) -> float:
         """Seconds in which one address must accept a connection.
 
-        It is the address's share of a third of the session timeout. After all addresses failed,
-        the network may be slow, and each one has the full third.
+        It is the address's share of a third of the session timeout. If all addresses have failed,
+        the network may be slow, so each address gets the full third.
         """
         return self.silence / (max(1, len(self._addresses)) if self._passes == 0 else 1)
 

@@ -386,7 +386,7 @@ class ZkDriver:
     ) -> None:
         """Send ``op`` in session ``session_id``. ``on_reply`` is called once, on another thread.
 
-        Requests wait while there is no connection. A request of another session than the current
+        Requests wait while there is no connection. A request for a session other than the current
         one is answered with ``SESSION_EXPIRED``. If the session ends between this check and the
         sending, the scripts' registration check detects it. ``resumed``: see ``ZkPort.submit``.
         """

@@ -124,7 +124,7 @@ class MultiWrite(
     again since, the request is not sent (``None``: always send it).
 
     Result: a ``Stat`` or None for each operation. If the transaction failed, an error number for
-    each; it is 0 before the operation that failed.
+    each; 0 for the operations before the failed one.
 
     It has the interface of kazoo's own request classes, so kazoo's connection thread can send it.
     """

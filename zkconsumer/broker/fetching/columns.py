@@ -75,7 +75,7 @@ class Decoded(NamedTuple):
 def schema_of(names: Sequence[str] | None) -> Any:
     """Return the schema with these columns; with all columns for ``None``.
 
-    Raises ``ValueError`` if a name is unknown or repeated, or if there is none.
+    Raises ``ValueError`` if a name is unknown or repeated, or if there are no names.
     """
     if names is None:
         return SCHEMA
@@ -91,7 +91,7 @@ def decode(data: bytes, topic: str, partition: int, start: int, schema: Any = SC
     """Decode all records with offset >= ``start``. A cut-off last entry is ignored.
 
     ``schema`` has some or all columns of ``SCHEMA``. ``failure`` is an ``InvalidMessageError`` or a
-    ``CodecUnavailableError``, like those of ``Decoder.decode``.
+    ``CodecUnavailableError``, as in ``Decoder.decode``.
     """
     native = _native is not None and start < _LIMIT
     found = (_in_c if native else _fast)(data, start, schema.names)

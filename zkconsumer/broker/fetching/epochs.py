@@ -86,8 +86,8 @@ class PartitionEpochs:
         """Record an answer. If it is older than an earlier one, return why it is not accepted.
 
         An epoch never decreases while a topic exists, unless ZooKeeper was restored from a
-        backup. If all ``brokers`` that answer name an older leader, and the topic has no id, it
-        was recreated. Brokers of 2.4 to 2.7 give no other indication of that.
+        backup. If all ``brokers`` that answer name an older leader, and the topic has no id, the
+        topic was recreated. Brokers of 2.4 to 2.7 give no other indication of that.
         """
         epoch, topic_id = answer.epochs.get(tp, -1), answer.topic_ids.get(tp.topic)
         another = self.is_another_topic(tp.topic, answer)

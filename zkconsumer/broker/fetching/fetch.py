@@ -67,8 +67,8 @@ class FetchSession:
         return self._id, self._epoch
 
     def changes(self, wanted: Sequence[Want]) -> tuple[Sequence[Want], Collection[Partition]]:
-        """Return the partitions that the next request names: new or moved ones, and removed
-        ones."""
+        """Return the partitions that the next request names: new and moved, and removed
+        partitions."""
         if self._epoch == 0:
             self._known = {want[:2]: want for want in wanted}
             self._ends = {}
@@ -118,7 +118,7 @@ class BrokerFetcher:
     Args:
         connection: to the broker.
         session: lets brokers since 1.1 remember the requested partitions.
-        committed: answers end before the first open transaction, and list aborted ones.
+        committed: answers end before the first open transaction, and list aborted transactions.
     """
 
     def __init__(

@@ -33,10 +33,10 @@ def list_offsets(
 ) -> Mapping[TopicPartition, int | BrokerError]:
     """Look up ``EARLIEST`` or ``LATEST`` for many partitions in one request.
 
-    ``which`` may also be a time in milliseconds since 1970, with brokers since 0.10.1, or one for
-    each partition. The result is then the offset of the first message of that time or later, and
-    ``NONE`` if there is none. ``committed``: messages from the first open transaction on do not
-    count (0.11 and later).
+    With brokers since 0.10.1, ``which`` may also be a time in milliseconds since 1970, or a time
+    for each partition. The result is then the offset of the first message with that time or a later
+    one; ``NONE`` if there is no such message. ``committed``: messages from the first open
+    transaction on do not count (0.11 and later).
 
     Return an offset or an error for every requested partition. Raises the errors of
     ``BrokerConnection.exchange``.

@@ -74,7 +74,7 @@ class OneLog:
 
         If no record arrives within ``max_wait_ms``, the returned position is ``position``. The
         iterator raises InvalidMessageError, CodecUnavailableError. The method also raises
-        InvalidMessageError, if the broker never sends a complete message.
+        InvalidMessageError if the broker never sends a complete message.
         """
         while True:
             want = Want(*self._tp, position, self._limit)

@@ -36,8 +36,8 @@ _ABORT: Final = 0
 def without_aborted(data: bytes, aborted: Sequence[AbortedTransaction]) -> bytes:
     """Return ``data`` without the batches of aborted transactions.
 
-    ``data`` and ``aborted`` are one partition's part of one answer. A batch with a wrong checksum
-    and everything after it is kept, and decoding fails there.
+    ``data`` and ``aborted`` are one partition's part of one answer. From the first batch with a
+    wrong checksum on, everything is kept, and decoding fails there.
 
     Raises ``InvalidMessageError`` or ``CodecUnavailableError`` if a marker is unreadable although
     its checksum is correct.

@@ -107,7 +107,8 @@ class GroupClient:
         self._abort(discard=True)
 
     def close(self) -> None:
-        """Close all connections permanently. A request to leave may still be sent. Any thread."""
+        """Close all connections permanently. The system may still send data that is already in a
+        socket's buffer, such as a LeaveGroup request. Any thread."""
         self._closed = True
         self._abort(discard=False)
 

@@ -187,7 +187,7 @@ def fetch_offsets(
     """Request the stored offsets of ``partitions``. A negative number means that there is none.
 
     With ``stable``, brokers since 2.5 answer UNSTABLE_OFFSET_COMMIT while a transaction that
-    commits offsets of the group is open (KIP-447); others return the offset stored before it. With
+    commits offsets of the group is open (KIP-447); older brokers return the previous offset. With
     ``all_stored``, brokers since 0.10.2 return the offsets of all partitions. ``ask`` sends a
     request, ``connection.call`` by default. Version 0 is not used: it would read ZooKeeper.
     """
@@ -221,8 +221,8 @@ def fetch_several(
     before: Answered | None = None,
     only: Mapping[str, Iterable[TopicPartition]] | None = None,
 ) -> Answered:
-    """Request stored offsets of groups with the same coordinator, as ``fetch_offsets`` does: all,
-    or those of the partitions in ``only``.
+    """Request stored offsets of groups with the same coordinator, as ``fetch_offsets`` does: all
+    offsets, or those of the partitions in ``only``.
 
     Groups whose offsets are not immediately available are left out, for example if a transaction
     is open. ``before``: an earlier result, which is returned if the answer is the same. Raises
@@ -294,7 +294,7 @@ def commit(
     epochs exist since version 6. ``ask`` sends a request, ``connection.call`` by default.
     ``member``: see ``commit_request``.
 
-    In version 9 ``generation`` is the epoch of a KIP-848 member. A broker of 4.4 accepts the
+    In version 9 ``generation`` is the epoch of a KIP-848 member. A Kafka 4.4 broker accepts the
     current epoch for any partition, even one that the member does not own. It accepts an older
     epoch for partitions that the member has kept since then. If it refuses one partition
     (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same commit with a
@@ -339,7 +339,7 @@ def commit_request(
     generation: int = -1,
     instance_id: str | None = None,
 ) -> OffsetCommitRequest:
-    """Return an OffsetCommit request, by default that of a client that is not a member.
+    """Return an OffsetCommit request, by default from a client that is not a member.
     ``instance_id`` exists since version 7."""
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition

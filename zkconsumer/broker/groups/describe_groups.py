@@ -54,8 +54,8 @@ def describe_groups(
 ) -> dict[str, DescribedGroup]:
     """Describe groups that have the same coordinator. A group that does not exist is ``Dead``.
 
-    Without ``partitions``, assignments are not read, because those of other clients may have
-    another format.
+    Without ``partitions``, assignments are not read, because other clients may use another format
+    for them.
 
     Raises UnsupportedBrokerError for 0.8.2 brokers, whose coordinators have no members, and the
     errors of ``BrokerConnection.call``.

@@ -141,8 +141,8 @@ class GroupCoordinators:
         return other
 
     def close(self) -> None:
-        """Close this object's connections. The first object also fails all waits, its own and
-        those of objects from ``another``."""
+        """Close this object's connections. Closing the first object also makes all waits fail,
+        including those of objects from ``another``."""
         if not self._is_another:
             self._closed.set()
         self._disconnect()
@@ -154,7 +154,8 @@ class GroupCoordinators:
     # -- groups --------------------------------------------------------------------------------
 
     def list_groups(self) -> list[str]:
-        """Return the names of all groups that coordinators know, sorted. Not supported by 0.8.2."""
+        """Return the sorted names of all groups that coordinators know. 0.8.2 brokers cannot list
+        them."""
 
         def ask(endpoint: BrokerEndpoint) -> list[str]:
             connection = self._connection(endpoint)
@@ -238,10 +239,10 @@ class GroupCoordinators:
     ) -> dict[TopicPartition, BrokerError]:
         """Store offsets. Return the error of each refused partition.
 
-        ``permit`` is called right before each request; its errors end the operation. It must not
-        use this object, whose connection is prepared for the request. The leader epoch is stored by
-        brokers since 2.1. Raises GroupActiveError when the coordinator refuses because the group
-        has members.
+        ``permit`` is called right before each request; its errors end the operation. ``permit``
+        must not use this object, whose connection is prepared for the request. The leader epoch is
+        stored by brokers since 2.1. Raises GroupActiveError when the coordinator refuses because
+        the group has members.
         """
         left, refused = dict(offsets), dict[TopicPartition, BrokerError]()
 
@@ -312,9 +313,9 @@ class GroupCoordinators:
         before: Mapping[tuple[str, ...], Answered] = _EMPTY,
         only: Mapping[str, Iterable[TopicPartition]] | None = None,
     ) -> dict[tuple[str, ...], Answered]:
-        """Return all stored offsets of many groups, as ``fetch`` does. The result's keys are the
-        groups that were requested together. ``only``: the partitions of each group to ask for,
-        instead of all.
+        """Return all stored offsets of many groups, as ``fetch`` does. Each key of the result is a
+        tuple of groups that were requested together. ``only``: the partitions of each group to ask
+        for, instead of all.
 
         Groups whose offsets are not immediately available are left out: ``fetch`` waits for them,
         or reports why. All groups of brokers before 3.0 are left out, too. ``before``: an earlier

@@ -37,7 +37,7 @@ def commit_times(
     """Return the time of each group's last commit of each partition, in ms since 1970.
 
     ``partitions``: number of partitions of ``__consumer_offsets``; 0 if it does not exist yet.
-    Commits in other formats than those of Kafka 0.8.2 to 3.9, and all commits in an unreadable
+    Commits in formats other than those of Kafka 0.8.2 to 3.9, and all commits in an unreadable
     partition, are left out. Raises BrokerError if no broker answers.
     """
     by_partition: defaultdict[TopicPartition, set[str]] = defaultdict(set)

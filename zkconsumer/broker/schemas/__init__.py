@@ -13,7 +13,7 @@ class ConsumerGroupHeartbeatRequest(  # type: ignore[call-arg]  # kafka-python i
     ApiMessage,  # type: ignore[misc]
     load_json=__name__,
 ):
-    """The heartbeat request of KIP-848. kafka-python has its API key, 68, but no schema."""
+    """The KIP-848 heartbeat request. kafka-python has its API key, 68, but no schema."""
 
 
 class ConsumerGroupHeartbeatResponse(  # type: ignore[call-arg]  # kafka-python is untyped
@@ -27,7 +27,7 @@ class ConsumerGroupDescribeRequest(  # type: ignore[call-arg]  # kafka-python is
     ApiMessage,  # type: ignore[misc]
     load_json=__name__,
 ):
-    """The request of KIP-848 to describe groups. kafka-python has its API key, 69, but no
+    """The KIP-848 request for descriptions of groups. kafka-python has its API key, 69, but no
     schema."""
 
 

@@ -46,8 +46,8 @@ def assign_range(
     """Assign each topic's partitions to its threads in consecutive runs (Scala RangeAssignor).
 
     ``threads`` has all members' thread ids by topic, ``partitions`` the partition numbers by topic;
-    both in any order. With P partitions and N threads the first ``P mod N`` threads get one
-    partition more than the others. The result covers the whole group; topics without threads or
+    both in any order. With P partitions and N threads the first ``P mod N`` threads get one more
+    partition than the others. The result covers the whole group; topics without threads or
     partitions are not in it.
     """
     distinct = _distinct(threads.values())

@@ -51,7 +51,7 @@ class NotifyReleasing:
 
 @dataclass(frozen=True, slots=True)
 class NotifyLost:
-    """Tell the listener which partitions are lost. Answer: ``ListenerDone``."""
+    """Call the listener with the lost partitions. Answer: ``ListenerDone``."""
 
     token: int
     partitions: frozenset[TopicPartition]

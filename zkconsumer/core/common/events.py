@@ -52,7 +52,7 @@ class FetchingStarted:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequested:
-    """A commit of ``positions`` is due. ``request``: the number of the caller; ``None``: automatic.
+    """A commit of ``positions`` was requested, by caller ``request`` or automatically (``None``).
 
     ``strict``: treat partitions that are not held as an error; otherwise they are ignored.
     """

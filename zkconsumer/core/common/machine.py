@@ -140,8 +140,8 @@ class CommitQueue:
     def stopped(self, positions: Mapping[TopicPartition, int]) -> None:
         """Queue the final positions of stopped partitions, to be committed next.
 
-        Automatic commits no longer include these partitions. The final positions also replace those
-        of waiting requests, except positions given by a user.
+        Automatic commits no longer include these partitions. The final positions also replace
+        positions in waiting requests, unless a user gave them.
         """
 
         def final(commit: _Waiting, found: Mapping[TopicPartition, int]) -> dict[Any, int]:

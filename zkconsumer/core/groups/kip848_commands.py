@@ -44,7 +44,7 @@ class ReadTopicNames:
 
 @dataclass(frozen=True, slots=True)
 class FetchMemberOffsets:
-    """Read committed offsets as a member of ``epoch``. Answer: ``OffsetsFetched``."""
+    """Read committed offsets as a member with this ``epoch``. Answer: ``OffsetsFetched``."""
 
     token: int
     member_id: str

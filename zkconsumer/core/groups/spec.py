@@ -87,8 +87,7 @@ class Kip848Spec(GroupSpec):
     def topics(self, assigned: Collection[str]) -> dict[str, int]:
         """Return the number of streams of each assigned topic that is to be read.
 
-        The coordinator has evaluated the pattern. It also assigns internal topics, which may be
-        excluded here.
+        The coordinator evaluates the pattern, but does not know ``exclude_internal``.
         """
         if self.subscription.pattern is Pattern.STATIC:
             return {

@@ -37,8 +37,7 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True)
 class ModeRead:
-    """The mode, read in the current session. ``version``: the mode znode's version; -1 if there is
-    none.
+    """The mode, read in the current session. ``version``: of its znode (-1: no znode).
 
     ``reconnected``: the connection was re-established since the last read. So ZooKeeper may have
     been restored from a backup that does not have the acknowledgement.

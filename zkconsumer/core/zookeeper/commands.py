@@ -21,7 +21,7 @@ class Register:
     """Create the registration znode. Answer: ``Registered`` or ``RegistrationRefused``.
 
     ``epoch`` is the data version that the znode must reach: the number of earlier sessions of this
-    member. A multi checks it, to be sure that the session that made a decision is still current.
+    member. A multi checks it to make sure that the session that made a decision is still current.
     """
 
     token: int

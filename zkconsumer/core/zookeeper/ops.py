@@ -218,8 +218,7 @@ class Pipelined:
 
     ZooKeeper carries out a session's requests in the order in which they were sent, so a read that
     follows a write sees it. Reply: ``Ok`` with a tuple of the replies. Each operation succeeds or
-    fails on its own. Drivers never get this object, because the script's runner sends its
-    operations.
+    fails on its own. Drivers never get this object: the script's runner sends ``ops``.
     """
 
     ops: tuple[ZkOp, ...]

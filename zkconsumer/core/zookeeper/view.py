@@ -39,8 +39,8 @@ class MemberSpec:
 
     ``scala`` selects exact legacy behaviour. ``kafka_storage`` and ``dual_commit`` mean
     ``offsets.storage=kafka`` and ``dual.commit.enabled``. Times are in seconds. ``max_attempts`` is
-    ``rebalance.max.retries`` and is used only in the ``scala`` profile. ``bootstrap``: members read
-    about the cluster from its brokers (``zkconsumer.brokers=bootstrap``), and members whose
+    ``rebalance.max.retries`` and is used only in the ``scala`` profile. ``bootstrap``: members
+    learn about the cluster from its brokers (``zkconsumer.brokers=bootstrap``), and members whose
     registration does not show that they use this library are left out.
     """
 
@@ -145,8 +145,7 @@ def obstacle(view: GroupView, spec: MemberSpec) -> str:
 
 
 def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
-    """Compute which partitions each member should own. A member that is not in the view owns
-    none."""
+    """Compute which partitions each member should own. A member missing from the view owns none."""
     own_topics = view.members.get(consumer_id, {})
     key = (assignor, frozenset(own_topics) if assignor.name == "range" else None)
     if key not in view._assignments:

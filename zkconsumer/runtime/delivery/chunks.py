@@ -195,8 +195,8 @@ class PartitionTopicInfo:
 
     @property
     def caught_up(self) -> bool:
-        """Whether every readable message is consumed; in profile ``scala`` even if ``lag`` is not
-        0."""
+        """Whether every readable message has been consumed. In profile ``scala``, ``lag`` may be
+        above 0 even then."""
         return 0 in (self.lag, self._left_after(self.finished_offset))
 
     def _left_after(self, position: int | None) -> int | None:
@@ -291,7 +291,7 @@ class ChunkQueue:
         """Let ``info`` continue at ``offset``, which ``auto.offset.reset`` has chosen.
 
         The new position reaches the consuming thread after all earlier chunks, or immediately if
-        there are none, or with ``at_once``. Ignored once ``info`` was stopped or revoked.
+        there are none, or with ``at_once``. Ignored if ``info`` has been stopped or revoked.
         """
         chunk = Chunk(info, b"", offset, offset)
         with self.changed:

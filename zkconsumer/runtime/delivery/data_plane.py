@@ -118,7 +118,7 @@ class DataPlane:
         self._when_stopped(self.stopping(partitions), done)
 
     def stopping(self, partitions: Iterable[TopicPartition]) -> Stopping:
-        """Stop delivering messages of ``partitions``. The result shows when that is complete."""
+        """Stop delivering messages of ``partitions``. The result shows when they have stopped."""
         return Stopping(self._revoke(partitions, keep=True), self._release_wait)
 
     def let_go(self, thread: int) -> None:
@@ -180,7 +180,7 @@ class DataPlane:
         return list(self._held.values())
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Consumed offsets of held partitions and of stopped ones not yet released."""
+        """Consumed offsets of held partitions, and of stopped partitions not yet released."""
         held = self.partitions()  # first: a partition is in the other before it leaves this one
         stopped = list(self._stopped.values())
         return _positions([*stopped, *(info for info, _ in held)])

@@ -25,7 +25,7 @@ _READING: Final = frozenset({__name__, "zkconsumer.runtime.delivery.reader"})
 class HandOut(Iterator[_T], AsyncIterable[_T]):
     """An iterator over a generator's items, for ``for`` and ``async for``.
 
-    An exception ends a generator, but not this iterator: another generator is ready beforehand.
+    An exception ends a generator, but not this iterator: a spare generator is kept ready.
 
     Args:
         items: makes a generator for this iterator. Its first yielded value is ignored; the items
@@ -75,11 +75,11 @@ class HandOut(Iterator[_T], AsyncIterable[_T]):
 
 class InUseError(UsageError):
     """A stream is read by two calls at once: in two threads, or in a signal handler that
-    interrupted the first."""
+    interrupted the first call."""
 
 
 def refuse() -> NoReturn:
-    """Raise the error for the current call. Its text depends on where the other call runs."""
+    """Raise InUseError for this call. Its text depends on where the other call is running."""
     frame = sys._getframe(1)
     interrupts = False
     while frame.f_back is not None:

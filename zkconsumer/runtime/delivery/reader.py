@@ -81,7 +81,7 @@ class Request:
     """The arguments of an iterator for one way of reading.
 
     Args:
-        most: largest number of messages that one item has.
+        most: largest number of messages in one item.
         lists: items are lists of messages, not single ones.
         schema: items are ``RecordBatch`` objects with these columns.
         timeout: seconds to wait for an item. Without it, ``consumer.timeout.ms`` applies.
@@ -107,7 +107,7 @@ class Request:
 
 
 class Reader:
-    """One stream: its queue, its unacknowledged messages, and the calls of other threads.
+    """One stream: its queue, its unacknowledged messages, and calls from other threads.
 
     The docstrings of ``KafkaStream`` list the errors.
 
@@ -338,7 +338,8 @@ class Reader:
             owner.__next__ = owner.ready()  # type: ignore[method-assign]
 
     def lend(self) -> list[Callable[[], object]]:
-        """Release the stream's lock if the calling thread holds it; the result reacquires it."""
+        """Release the stream's lock if this thread holds it. Return the actions that reacquire
+        it."""
         return lend(self._lock)
 
     def shutdown(self) -> None:

@@ -27,16 +27,16 @@ class KafkaStream:
 
     ``create_message_streams`` of a connector returns streams. Iterate a stream with ``for``;
     ``iter()`` gives the same iterator each time. Not for use by several threads at once: a call
-    while another thread searches for a message raises ``UsageError``, or Python's own
+    while another thread is looking for a message raises ``UsageError``, or Python's own
     ``ValueError: generator already executing``.
 
     In a coroutine use ``async for``, also on what ``batches`` and ``arrow_batches`` return. The
     coroutine may be cancelled at any time: a message that it has not received is delivered next. A
-    call while another task waits for the stream may raise ``UsageError``.
+    call while another task is waiting for the stream may raise ``UsageError``.
 
     Every call that looks for a message may raise:
 
-    - ConsumerTimeoutError: none arrived within ``consumer.timeout.ms``. Reading may continue.
+    - ConsumerTimeoutError: no message arrived within ``consumer.timeout.ms``. Reading may continue.
     - InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError, ConnectorFailedError:
       the stream, or the whole connector, has failed. Every later call raises ``UsageError``.
 
@@ -107,7 +107,7 @@ class KafkaStream:
 
         Raises:
             UsageError: pyarrow or numpy is not installed (extra ``arrow``).
-            ValueError: ``timeout`` is negative, or ``columns`` is empty or has another name.
+            ValueError: ``timeout`` is negative, or ``columns`` is empty or has an unknown name.
         """
         _check_timeout(timeout)
         # An import that a signal handler ends cannot be repeated: numpy refuses.

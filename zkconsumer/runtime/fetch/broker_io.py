@@ -35,7 +35,7 @@ class BrokerIO:
     Args:
         config: the member's configuration.
         client_id: sent to brokers.
-        counts: the counters for bytes sent and received.
+        counts: the counters for fetch requests and answers.
         security: for all connections.
     """
 

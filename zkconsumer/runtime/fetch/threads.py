@@ -126,7 +126,7 @@ class ConsumerFetcherManager:
         """Check the leaders from time to time, and start threads that have ended too early or could
         not be started. Called once a second.
 
-        A replacement thread steps the same worker. Raises RuntimeError if the process cannot start
+        A replacement thread runs the same worker. Raises RuntimeError if the process cannot start
         more threads.
         """
         if time.monotonic() >= self._check_at:

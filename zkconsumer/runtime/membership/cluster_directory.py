@@ -32,7 +32,7 @@ class ClusterPort(Protocol):
 
     def submit(self, request: None, on_answer: Callable[..., object]) -> None:
         """Request the description of the cluster. Call ``on_answer`` once, on any thread, with the
-        description or with the reason of the failure."""
+        description or with the reason for the failure."""
 
     def close(self) -> None:
         """Abandon the request in progress."""

@@ -26,7 +26,7 @@ class Client(Protocol):
     call the other methods."""
 
     def execute(self, request: Any, permission: Permission, /) -> Any:
-        """Send a request. Return its answer, or an answer with the reason of the failure.
+        """Send a request. Return its answer, or an answer with the reason for the failure.
 
         ``permission`` is checked right before each attempt is sent.
         """

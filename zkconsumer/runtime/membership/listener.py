@@ -44,7 +44,7 @@ class ListenerCalls:
     ``ConsumerRebalanceListener``. With ``newer``, also ``on_partitions_revoked``,
     ``on_partitions_assigned`` and ``on_partitions_lost``, each with a set of ``TopicPartition``.
     Lost partitions already belong to other members, so their offsets cannot be committed. If the
-    listener has no ``on_partitions_lost``, ``on_partitions_revoked`` is called with them.
+    listener has no ``on_partitions_lost``, ``on_partitions_revoked`` is called instead.
 
     Args:
         listener: the user's object.

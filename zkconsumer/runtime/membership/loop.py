@@ -81,7 +81,7 @@ Done = Callable[[str | None], object]
 
 
 class Machine(Protocol):
-    """The methods of a member's machine that the loop needs."""
+    """The methods of a member's state machine that the loop needs."""
 
     @property
     def state(self) -> Any:
@@ -172,7 +172,7 @@ class ListenerPort(Protocol):
         group."""
 
     def lost(self, partitions: frozenset[TopicPartition], done: Done) -> None:
-        """Call the listener about lost partitions."""
+        """Call the listener with the lost partitions."""
 
     def starting(self, assignment: Mapping[TopicPartition, ConsumerThreadId], done: Done) -> None:
         """Call the listener before fetching begins."""
@@ -183,7 +183,7 @@ class MemberPort(Protocol[MachineT_co]):
 
     @property
     def machine(self) -> MachineT_co:
-        """The machine whose commands the coordination carries out."""
+        """The member's state machine. The ``Coordination`` carries out its commands."""
 
     @property
     def data(self) -> DataPort:
@@ -207,7 +207,7 @@ class MemberPort(Protocol[MachineT_co]):
 
 
 class Coordination(Protocol[MachineT_contra]):
-    """Carries out a machine's commands on the servers that decide who owns a partition."""
+    """Carries out a member's commands on the servers that decide who owns a partition."""
 
     def begin(self, member: MemberPort[MachineT_contra]) -> None:
         """Start to work for ``member``. From now on, answers and timers are actions of the host."""
@@ -341,7 +341,7 @@ class MemberLoop(Generic[MachineT]):
         Args:
             positions: the offset to store for each partition.
             strict: treat partitions that are not held as an error.
-            limit: seconds to wait for a result, and the text that is the result after that.
+            limit: seconds to wait, and the failure to return if there is no result by then.
         """
         number, future = self._commits.ask()
         self.post(events.CommitRequested(number, positions, strict))
@@ -570,8 +570,8 @@ def partitions_text(partitions: Iterable[TopicPartition]) -> str:
 
 
 def ownership_line(command: Any, leaving: bool) -> str:
-    """Return the log line for a command of a member's machine; empty if it does not concern
-    ownership. ``leaving``: the member leaves its group."""
+    """Return the log line for a command of a state machine; empty if it does not concern ownership.
+    ``leaving``: the member leaves its group."""
     why = "this member leaves the group" if leaving else "assigned to other members"
     match command:
         case commands.StartFetching(_, partitions) if partitions:

@@ -111,7 +111,7 @@ class MemberThread:
         return self._thread is not None and has_ended(self._thread)
 
     def check(self) -> None:
-        """Raise RuntimeError if a thread of ``aside`` has ended before its work was done."""
+        """Raise RuntimeError if a thread from ``aside`` ended before its work was done."""
         with self._lock:
             for thread in list(self._beside):
                 if has_ended(thread) and thread in self._beside:

@@ -104,8 +104,8 @@ def rebalance_counts() -> RebalanceCounts:
 class SessionSignals:
     """Passes sessions and fired watches from a ZooKeeper client to a member.
 
-    The client starts before there is a member. Its reports change the gate immediately, and wait
-    in the host's mailbox until the member starts.
+    The client starts before there is a member. The client's reports change the gate immediately,
+    and wait in the host's mailbox until the member starts.
 
     Args:
         host: runs the member.

@@ -74,7 +74,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What the health monitor reads of a member's state; the same in ZooKeeper and in Kafka."""
+    """What the health monitor reads from a member of a group, in ZooKeeper or on the brokers."""
 
     state: str
     doing: str

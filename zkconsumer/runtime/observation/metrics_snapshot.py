@@ -37,7 +37,7 @@ def of_member(
     plane: DataPlane,
     faults: int,
 ) -> Metrics:
-    """Return the metrics of a connector with streams in ZooKeeper, also after its shutdown."""
+    """Return the metrics of a connector with streams and a ZooKeeper group, even after shutdown."""
     reports, stored = loop.reports, coordination.stored
     registrations = f"{machine.spec.paths.ids}/"  # topics and brokers may be quarantined too
     return replace(
@@ -68,7 +68,7 @@ def of_group_member(
     plane: DataPlane,
     faults: int,
 ) -> Metrics:
-    """Return the metrics of a connector with streams in Kafka, also after its shutdown."""
+    """Return the metrics of a connector with streams and a group in Kafka, even after shutdown."""
     return replace(
         _of_streams(gate, plane, loop.rebalances, faults),
         owned_partitions=len(loop.machine.held),

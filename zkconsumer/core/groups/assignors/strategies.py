@@ -95,8 +95,7 @@ class RangeStrategy:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinStrategy:
-    """Assigns partitions in order to the members in rotation, skipping members that do not
-    subscribe to the topic.
+    """Assigns partitions in order to the members that subscribe to their topic, in rotation.
 
     Source: Kafka 3.9 RoundRobinAssignor.
     """

@@ -150,7 +150,7 @@ def read(op: ZkOp) -> Script[Reply]:
 
 
 def read_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
-    """Run reads together, and repeat those without an answer after a lost connection."""
+    """Run reads together. Repeat reads that got no answer because the connection was lost."""
     replies = yield from attempt_all(ops)
     for index, reply in enumerate(replies):
         if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:

@@ -35,8 +35,8 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
 
 
 def with_offsets(claimed: events.Claimed, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Set the claims' offsets to the offsets in Kafka; with ``dual.commit.enabled``, keep higher
-    ones."""
+    """Set each claim's offset to the one in Kafka or, with ``dual.commit.enabled``, to the higher
+    of the offsets in Kafka and in ZooKeeper."""
 
     def choose(_tp: TopicPartition, claim_: Claim, stored: int | None) -> Claim:
         if ctx.spec.dual_commit:
@@ -50,8 +50,7 @@ def with_offsets(claimed: events.Claimed, ctx: ScriptContext) -> MemberScript[ev
 def higher(claim_: Claim, stored: int | None) -> Claim:
     """Return the claim with the higher of its offset in ZooKeeper and the offset in Kafka.
 
-    If the offset in ZooKeeper is lower, the next commit raises it, even if nothing is read until
-    then.
+    If the offset in ZooKeeper is lower, the next commit raises it, even without new messages.
     """
     if stored is None or (claim_.committed is not None and claim_.committed >= stored):
         return claim_

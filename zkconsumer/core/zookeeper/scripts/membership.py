@@ -69,8 +69,8 @@ def register(
 def judge(
     command: commands.Register, ctx: ScriptContext, lookup: Reply
 ) -> Script[events.Registered | events.RegistrationRefused | None]:
-    """Return an event that says if this session owns the registration, or ``None``: create it
-    again. An outdated registration of this session is deleted first."""
+    """Return whether this session owns the registration, as an event; ``None``: create it again. An
+    outdated registration of this session is deleted first."""
     stat = lookup.value if isinstance(lookup, Ok) else None
     if not isinstance(stat, Stat):
         return None

@@ -74,8 +74,8 @@ def read_owner_and_offset(
 ) -> MemberScript[dict[TopicPartition, tuple[Node | None, Node | None]]]:
     """Read the owner znode and the offset znode of each partition, the offset first.
 
-    So if this session is the owner, it still was after the offset's version was read. Any member
-    that claims the partition later changes that version.
+    So if this session is the owner, it was still the owner after the offset's version was read. Any
+    member that claims the partition later changes that version.
     """
     wanted = list(partitions)
     paths = ctx.spec.paths
@@ -149,7 +149,7 @@ class _Claiming:
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Claim each free partition that it can, and return the members that block the others.
+    """Claim as many free partitions as possible. Return the members that block the others.
 
     Owner znode and offset are read first. Then packets of partitions are claimed in one multi
     each. If a packet fails, its remaining partitions are read again. The reads decide, so lost
