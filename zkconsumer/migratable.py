@@ -42,10 +42,10 @@ from zkconsumer.zk.security import ZkSecurity
 class MigratableConsumerConnector(ZookeeperConsumerConnector):
     """One member of a group that can move between ZooKeeper and the coordinator while it runs.
 
-    It is a member of both groups and follows the group's mode, which ``zkmigrate live`` writes. In
-    mode ``zookeeper`` it shares the group with JVM members, in mode ``open`` with any Kafka
-    consumer. In the modes between, it delivers a partition only while it has both the owner znode
-    and its membership on the coordinator. The idea is from KIP-125.
+    It is a member of the group in both places, and follows the mode, which ``zkmigrate live``
+    writes. In mode ``zookeeper`` it shares the group with JVM members, in mode ``open`` with any
+    Kafka consumer. In the modes between, it delivers a partition only while it has both the owner
+    znode and its membership on the coordinator. The idea is from KIP-125.
 
     Args:
         config: a ``MigratableConfig``, a mapping of keys to values, or the path of a Java

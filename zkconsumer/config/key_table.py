@@ -117,7 +117,7 @@ def key(
 
 
 def rows_of(table: type) -> tuple[Row, ...]:
-    """Return the rows of a table in the order they are declared."""
+    """Return the rows of a table in the order in which they are declared."""
     return tuple(
         Row(
             **{**f.metadata, "name": f.metadata["name"] or _key_of(f.name, f.metadata["since"])},

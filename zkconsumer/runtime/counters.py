@@ -33,8 +33,8 @@ class HistogramValue:
 class Meter:
     """A total and its one-minute rate. Any thread may use it.
 
-    ``rate`` takes a sample. More samples make the rate more exact: counts between two samples are
-    assumed to be evenly spread.
+    ``rate`` takes a sample. More samples make the rate more accurate: counts between two samples
+    are assumed to be evenly spread.
 
     Args:
         count: returns the total, which never decreases; may take a stream's lock.

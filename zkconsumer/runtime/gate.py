@@ -30,7 +30,7 @@ class DeliveryGate:
     A new gate is closed. ``always_open`` creates the legacy gate, which allows delivery even after
     the session is lost. ``now`` is the clock; the simulator has its own. ``on_change`` is called
     with a log line when delivery pauses or resumes, on the thread that extends or closes the gate,
-    without its lock.
+    without the gate's lock.
     """
 
     def __init__(

@@ -38,9 +38,9 @@ class DescribedMember(NamedTuple):
 class DescribedGroup(NamedTuple):
     """One group, as described by its coordinator.
 
-    ``state`` is Kafka's word: ``Stable``, ``Empty``, ``PreparingRebalance``, ``Reconciling``,
-    ``Dead``, ...; ``strategy`` is the assignment strategy on which the members agreed (empty
-    without members), or the coordinator's assignor.
+    ``state`` is Kafka's name for it: ``Stable``, ``Empty``, ``PreparingRebalance``,
+    ``Reconciling``, ``Dead``, ...; ``strategy`` is the assignment strategy on which the members
+    agreed (empty without members), or the coordinator's assignor.
     """
 
     coordinator: BrokerEndpoint

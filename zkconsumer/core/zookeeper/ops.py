@@ -201,8 +201,8 @@ MultiOp = Create | SetData | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """Carry out all of ``ops`` or none. Reply: tuple of the ops' replies, or a failure with its
-    ``index``."""
+    """Carry out all of ``ops`` or none. Reply: tuple of the ops' replies, or a failure with the
+    failed op's ``index``."""
 
     ops: tuple[MultiOp, ...]
 

@@ -76,7 +76,7 @@ class Modern:
 
 
 class Scala(Modern):
-    """The JVM's consumer: profile ``scala``."""
+    """Profile ``scala``: behaves like the JVM consumer."""
 
     releases_first = True
     reads_everything = True

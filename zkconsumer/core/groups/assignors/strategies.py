@@ -298,6 +298,6 @@ class JoinOffer:
 
 @dataclass(frozen=True, slots=True)
 class OfferChanged:
-    """The member must rejoin the group with this offer (classic protocol)."""
+    """The offer has changed. The member rejoins the group with ``offer`` (classic protocol)."""
 
     offer: JoinOffer

@@ -55,7 +55,8 @@ class Part(IntEnum):
 
 
 class ConsumerGroupKey(NamedTuple):
-    """The key of a part of a KIP-848 group. ``member`` is ``None`` for parts of the whole group."""
+    """The key of a part of a KIP-848 group. ``member`` is ``None`` if the part is about the whole
+    group."""
 
     part: Part
     group: str
@@ -300,7 +301,7 @@ def decode_consumer_group(
     """Return a part of a KIP-848 group. Raises ValueError if it is damaged, or has a later
     version.
 
-    Fields that a release adds are tagged, and are skipped.
+    Fields that later releases add are tagged, and are skipped.
     """
     values = _Reader(value)
     version = values.number(_SHORT)
