@@ -79,9 +79,9 @@ def plan_deletion(
     """Return the znodes that deleting a group, or one topic of it, would remove.
 
     As in Scala 1.1.1 ConsumerGroupCommand, deleting a topic removes its owners and offsets, or the
-    whole group if this is its only topic. Topics with offsets count as the group's topics, not
-    only owned ones as in Scala, so that no other topic's offsets are lost. Unless ``deep``, the
-    znodes of partitions are assumed to have no children. ``but``: a registration to ignore.
+    whole group if this is its only topic. Unlike in Scala, topics that have offsets but no owner
+    also count, so that their offsets are not lost. Unless ``deep``, the znodes of partitions are
+    assumed to have no children. ``but``: a registration to ignore.
 
     Raises UnknownGroupError; GroupActiveError while members are registered; and, without ``force``,
     GroupChangedError if the group is protected (see ``ids_lock.protection``).
@@ -239,10 +239,10 @@ def _exists(path: str) -> Script[bool]:
 
 
 def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
-    """Return the paths of a znode and of all znodes below it, children first; none if it does not
+    """Return the paths of a znode and of all znodes below it, children first; empty if it does not
     exist.
 
-    Znodes ``depth`` levels below are assumed to have no children.
+    Znodes ``depth`` levels below it are assumed to have no children.
     """
     znodes: list[str] = []
     waiting = [(root, depth)]
@@ -256,7 +256,7 @@ def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
 
 
 def active(group: str, members: list[str]) -> GroupActiveError:
-    """Return the error that these members of the group are registered."""
+    """Return the error for a group that has these registered members."""
     named = printable(shown(members))
     return GroupActiveError(f"group {group} is active: stop its members first ({named})")
 

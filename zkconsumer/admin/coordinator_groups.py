@@ -93,7 +93,7 @@ class CoordinatorGroups:
         return names
 
     def states(self, groups: Sequence[str]) -> Iterator[StateRow]:
-        """Yield state and number of members of each group."""
+        """Yield each group's state and number of members."""
         for group, description in self._described(groups):
             yield StateRow(
                 group,

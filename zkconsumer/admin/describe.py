@@ -63,7 +63,7 @@ class GroupStateRow(NamedTuple):
     """The state of a group in ZooKeeper.
 
     ``state``: ``Empty`` without members, ``Stable`` when every subscribed partition has an owner,
-    ``Rebalancing`` otherwise. The words are those of Kafka's coordinator.
+    ``Rebalancing`` otherwise. Kafka's coordinator uses the same names.
     """
 
     group: str
@@ -174,8 +174,8 @@ def group_rows(
 def with_stored_offsets(
     rows: list[GroupRow], stored: Mapping[str, Mapping[TopicPartition, int]]
 ) -> list[GroupRow]:
-    """Return the rows with the groups' offsets in Kafka, where there are any, instead of those in
-    ZooKeeper.
+    """Return the rows with the offsets in ZooKeeper replaced by the groups' offsets in Kafka, if
+    any.
 
     The JVM's tool does the same (Scala 1.1.1 ConsumerGroupCommand, ZkConsumerGroupService).
     """

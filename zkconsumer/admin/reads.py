@@ -66,7 +66,7 @@ def read_tree(root: str) -> Script[dict[str, Node]]:
 
 
 def cluster_id() -> Script[str | None]:
-    """Return the id of ZooKeeper's cluster; brokers before 0.10.1 have none."""
+    """Return the id of the Kafka cluster; ``None`` if unknown, as before Kafka 0.10.1."""
     (node,) = yield from read_many([CLUSTER_ID])
     try:
         return None if node is None else str(json_object(CLUSTER_ID, node.data)["id"])

@@ -112,8 +112,8 @@ class Registrations:
     """The decoded registrations.
 
     ``sessions``: consumer id to the session that registered it. ``topics``: consumer id to topic to
-    number of streams, filters expanded. ``quarantined``: consumer id to why its registration cannot
-    be used. ``by_filter``: ids of members that subscribe with a filter.
+    number of streams, with filters expanded. ``quarantined``: consumer id to the reason why its
+    registration cannot be used. ``by_filter``: ids of members that subscribe with a filter.
     """
 
     sessions: Mapping[str, int]
@@ -141,8 +141,8 @@ def list_members(group: str) -> Script[list[str]]:
 def read_group(group: str) -> Script[GroupSnapshot | None]:
     """Read a whole group; ``None`` if its znode does not exist.
 
-    The list of members is read first and last. If it has changed, everything is read again, a few
-    times at most, to avoid an inconsistent snapshot. Raises ConfigError if no group can have this
+    The list of members is read first and last. If it has changed, everything is read again (at most
+    a few times), to avoid an inconsistent snapshot. Raises ConfigError if no group can have this
     name.
     """
     paths = GroupPaths(group)
@@ -242,8 +242,8 @@ def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrat
 
 
 def partition_number(name: str) -> int | None:
-    """Return the partition number that a znode's name stands for, read as by Kafka since 0.8;
-    ``None`` if it is not a number."""
+    """Return the partition number in a znode's name, parsed like Kafka 0.8 and later; ``None`` if
+    it is not a number."""
     return child_number(name)
 
 

@@ -168,7 +168,7 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
 
 
 def submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script[Ok | Failed]:
-    """Send one multi with these operations, which also checks the tool's registration and
+    """Send these operations in one multi that also checks the tool's registration and
     ``hold.serial``."""
     ops = [hold.check, *(op for several in packet.values() for op in several)]
     if hold.serial is not None:
@@ -219,7 +219,7 @@ def data_of(node: Node | None) -> bytes | None:
 
 
 def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> Script[None]:
-    """Write offsets of claimed partitions; ``None`` deletes one. Raises GroupChangedError."""
+    """Write offsets of claimed partitions; ``None`` deletes the znode. Raises GroupChangedError."""
     paths = hold.paths
     topics = sorted({tp.topic for tp, new in offsets.items() if new is not None})
     yield from _ensure(map(paths.offsets_topic, topics))

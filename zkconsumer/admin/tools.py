@@ -202,8 +202,8 @@ class GroupTools:
         """Yield the rows of these groups. Raises UnknownGroupError.
 
         Without ``lag`` no broker is asked for log ends. With ``kafka_offsets`` a group's offset in
-        Kafka takes precedence over the one in ZooKeeper. A broker that does not answer causes a
-        note.
+        Kafka takes precedence over the one in ZooKeeper. If a broker does not answer, a note is
+        added.
         """
         for known in self._read(groups, lag):
             rows: list[GroupRow] = []

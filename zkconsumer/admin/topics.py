@@ -37,7 +37,7 @@ class PartitionState:
 class TopicSnapshot:
     """One topic: its partitions in ascending order with their replicas, and their states.
 
-    A partition whose state znode is unreadable is missing in ``states``; ``faults`` has the
+    If a state znode is unreadable, its partition is missing from ``states``, and ``faults`` has the
     reason.
     """
 

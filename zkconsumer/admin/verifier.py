@@ -95,10 +95,10 @@ def verify(
     """Return the problems of a group; empty if there are none.
 
     Args:
-        snapshot, registrations: the group; filters expanded.
+        snapshot, registrations: the group, with filters expanded.
         topics: every topic that is owned, has offsets or is subscribed to, if it exists.
         log_ends: the known log end offsets; ``{}`` skips the comparison with them.
-        assignor: also compare the owners with the choice of this strategy.
+        assignor: also compare the owners with this strategy's assignment.
         idle: also look for members that own nothing although every strategy would assign
             partitions to them.
     """

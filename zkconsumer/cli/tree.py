@@ -84,7 +84,7 @@ def tree(
 
 
 def drawn(tree: Tree) -> Iterator[str]:
-    """Yield the lines of a tree's drawing. The first line is the path of its root."""
+    """Yield a tree as lines of text. The first line is the path of its root."""
     paths = list(tree)
     children: dict[str, list[str]] = {}
     for path in paths[1:]:

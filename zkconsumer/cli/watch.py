@@ -39,8 +39,8 @@ class Change(NamedTuple):
 class Watch:
     """Compares each pass with the previous ones.
 
-    Args: grace: seconds that a finding must last before it is reported, because rebalances leave
-    partitions without an owner briefly.
+    Args: grace: seconds that a finding must last before it is reported, because rebalances briefly
+    leave partitions without an owner.
     """
 
     grace: float
@@ -50,7 +50,7 @@ class Watch:
 
     @property
     def wrong(self) -> int:
-        """Number of errors that were found and are not cleared."""
+        """Number of errors that were found and have not been cleared."""
         return sum(finding.wrong for finding in self._shown.values())
 
     def looked(self, findings: Sequence[Finding], now: float) -> Iterator[Change]:

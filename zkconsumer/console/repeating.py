@@ -24,8 +24,8 @@ def repeat(
 
     Args:
         look: reads the servers once.
-        show: gets the result, and when (``time.monotonic``) the read began.
-            Returns true to stop.
+        show: gets the result, and the time (``time.monotonic``) at which the read began. Returns
+            true to stop.
         failed: gets the error of a failed read. A later read may succeed.
         patient: repeat even if no read has succeeded yet.
 

@@ -40,8 +40,8 @@ def exit_status(
     Args:
         start: parses the arguments and runs the command, with click's ``standalone_mode`` off.
         interrupted: called after Ctrl-C; returns the exit status.
-        signalled: whether a signal ended the command. Then an error is treated as that signal,
-            because some libraries raise their own errors.
+        signalled: whether a signal was received. If so, an error is treated as that signal, because
+            some libraries replace its exception with their own.
         reason: returns the line for any other error (exit status 1), or ``None`` to raise it.
         escape: makes a line safe for terminals.
     """

@@ -76,11 +76,11 @@ class Stop(Alarm):
 
 @contextmanager
 def signals_raise() -> Iterator[Callable[[], None]]:
-    """Let the first SIGINT or SIGTERM raise in the main thread; ``Repeated`` handles later ones.
+    """Raise ``SignalledError`` at the first SIGINT or SIGTERM; ``Repeated`` handles later ones.
 
     kazoo catches exceptions that are raised while it sends, and replaces them with its own. So an
-    error after a signal is treated as the signal, and the yielded function raises a signal that
-    kazoo caught.
+    error after a signal is treated as the signal. If kazoo caught a signal, the yielded function
+    raises it again.
     """
     repeated = Repeated()
     received: list[int] = []

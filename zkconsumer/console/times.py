@@ -30,7 +30,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
     Args:
         least: smallest accepted number of seconds.
-        bare: unit of a number without one; ``"s"`` or, where Kafka's tool has milliseconds,
+        bare: unit of a number without one; ``"s"`` or, where Kafka's tool uses milliseconds,
             ``"ms"``.
     """
 

@@ -144,7 +144,7 @@ def message_format(
     Args:
         form: ``--format``.
         formatting: ``--property``, each as ``KEY=VALUE``.
-        formatter: ``--formatter``: ``default``, ``noop``, Kafka's name of either, or
+        formatter: ``--formatter``: ``default``, ``noop``, Kafka's name for either, or
             ``MODULE:FUNCTION``, which gets a ``MessageAndMetadata`` and returns bytes.
         key: ``--key-deserializer``: a type, Kafka's class for it, or ``MODULE:FUNCTION``, which
             gets bytes. Its result is printed as text.

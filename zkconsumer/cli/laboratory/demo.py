@@ -215,7 +215,7 @@ class _Group(NamedTuple):
 
 
 class Play:
-    """The steps of the demo: joins, a kill, a leave, the end."""
+    """The steps of the demo: members join, one is killed, one leaves, the others end."""
 
     def __init__(
         self, cluster: LocalCluster, root: Path, sent: Mapping[int, int], view: View

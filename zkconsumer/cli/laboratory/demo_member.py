@@ -34,7 +34,7 @@ class Pace:
 
 
 def deliver(stream: KafkaStream, record: int, pace: Pace) -> None:
-    """Write partition and offset of each message to the file descriptor ``record``."""
+    """Write the partition and offset of each message to the file descriptor ``record``."""
     due = time.monotonic()
     for message in stream:
         os.write(record, ENTRY.pack(message.partition, message.offset))

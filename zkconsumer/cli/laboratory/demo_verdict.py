@@ -64,8 +64,8 @@ def judge(
     Args:
         sent: partition to number of messages; their offsets begin at 0.
         records: member to its delivered messages.
-        kill: the member that was killed. The next owner delivers again what this member delivered
-            from the committed offset on. Nothing else may be delivered twice.
+        kill: the member that was killed. The next owner redelivers its messages from the committed
+            offset on. No other message may be delivered twice.
     """
     times: Counter[Place] = Counter()
     excused: set[Place] = set()

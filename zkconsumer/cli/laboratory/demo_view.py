@@ -77,13 +77,13 @@ class Story:
 
     @property
     def delivered(self) -> int:
-        """Messages recorded by all members."""
+        """Number of messages that all members have recorded."""
         return sum(row.delivered for row in self.members.values())
 
 
 class View:
-    """Shows the events of a run as they happen. ``console``: the output; on a terminal a live
-    table, otherwise one line for each moment."""
+    """Shows the events of a run as they happen. ``console``: the output. A terminal shows a live
+    table; other output has one line for each event."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -145,8 +145,8 @@ def live_table(story: Story) -> RenderableType:
 
 
 def timeline(story: Story) -> Table:
-    """Return a table with one row for each event: each member's partitions, its two streams
-    separated by ``|``."""
+    """Return a table with a row for each event. It shows each member's partitions, with ``|``
+    between its two streams."""
     table = Table(title="what happened", title_justify="left", expand=False, box=box.SIMPLE_HEAD)
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("event", no_wrap=True)

@@ -176,13 +176,12 @@ def middles(runs: Sequence[Measures]) -> list[Measures]:
 
 
 def values(runs: Sequence[Measures], name: str) -> list[float]:
-    """Return the values of a figure from all runs that have one, in ascending order."""
+    """Return the values of one figure from all runs that have it, in ascending order."""
     return sorted(value for run in runs if (value := getattr(run, name)) is not None)
 
 
 def spread(numbers: Sequence[float]) -> tuple[float, str]:
-    """Return the mean of sorted figures and their range as text, which is empty if all
-    are equal."""
+    """Return the mean of sorted figures, and their range as text (empty if all are equal)."""
     mean = round(fmean(numbers), 2)
     whole = mean == int(mean)
     return int(mean) if whole else mean, f"{numbers[0]:g}-{numbers[-1]:g}" if numbers[0] < numbers[

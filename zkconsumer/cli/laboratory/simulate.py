@@ -147,7 +147,7 @@ def _title(event: str) -> str:
 
 @contextmanager
 def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. The callable takes the number of finished runs."""
+    """Show progress on a terminal. The yielded function takes the number of finished runs."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn(what),
