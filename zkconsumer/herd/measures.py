@@ -20,7 +20,7 @@ class Measures:
 
     ``seconds_to_stable`` is from the event to the last change of an owner, or ``None`` if
     ``unowned_at_end`` partitions had no owner even then. ``unowned_seconds`` is the time without a
-    live owner, summed over all partitions; ``unowned_longest`` is the maximum of a single
+    live owner, summed over all partitions; ``unowned_longest`` is the maximum for a single
     partition. ``stopped`` partitions had no owner for some time; the others were delivered without
     a pause. ``operations`` are znodes read and transactions requested; ``requests`` are packets
     (one may read many znodes).

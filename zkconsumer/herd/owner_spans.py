@@ -75,8 +75,8 @@ class Ownership:
         return self._owner.get(tp)
 
     def unowned(self, start: int, end: int) -> dict[TopicPartition, int]:
-        """Return the microseconds without an owner between two moments, for each partition ever
-        owned."""
+        """Return the microseconds without an owner between two moments, for each partition that was
+        ever owned."""
         seconds = {}
         for tp, spans in self.spans.items():
             owned = 0

@@ -77,5 +77,5 @@ def broker_content(broker: int) -> bytes:
 
 
 def member_name(number: int, restarts: int = 0) -> str:
-    """Return a member's consumer id. A restarted member gets a new id, as by default in the JVM."""
+    """Return a member's consumer id. A restarted member gets a new one, as JVM members do."""
     return f"{GROUP}_m{number:05d}-{restarts}"

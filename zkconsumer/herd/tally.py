@@ -123,7 +123,7 @@ class Tally:
 
     @property
     def total(self) -> MemberTally:
-        """The sums of all members."""
+        """The sums over all members."""
         total = MemberTally()
         for share in self.members.values():
             for name in MemberTally.__dataclass_fields__:
@@ -175,8 +175,8 @@ class Tally:
     def fetches(
         self, at: int, member: str, name: str, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Record that a member in Kafka owns ``partitions`` if ``name`` is StartFetching, or no
-        longer owns them."""
+        """Record that a member of a group in Kafka owns ``partitions`` (``name`` is
+        ``StartFetching``), or no longer owns them."""
         change = self.ownership.took if name == "StartFetching" else self.ownership.lost
         for tp in partitions:
             change(at, tp, member)
@@ -187,7 +187,7 @@ class Tally:
         self.spend(at, member, kind_of(type(op).__name__, path), cost(op, reply), sent)
 
     def asked(self, member: str, name: str, result: str) -> None:
-        """Count a request ``name`` of a member in Kafka, which ended with ``result``."""
+        """Count a request ``name`` to the coordinator, whose outcome was ``result``."""
         share = self.member(member)
         if name == "JoinGroup" and not result.startswith("MEMBER_ID_REQUIRED"):
             share.attempts += 1

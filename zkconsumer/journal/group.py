@@ -22,7 +22,7 @@ from zkconsumer.journal.schema import Kind
 
 
 class GroupObserver(Observer, Protocol):
-    """An observer of a member in Kafka."""
+    """Observes a member of a group on the coordinator."""
 
     def request(
         self, command: Any, answer: Any, sent_us: int, generation: int, attempt: int

@@ -42,8 +42,8 @@ def _line(entry: Entry) -> bytes:
 
 
 def parse_line(line: bytes) -> Any:
-    """Parse a line that includes its line end. Raises ValueError or RecursionError. A line without
-    a checksum, as other programs write it, is accepted."""
+    """Parse a line that includes its newline. Raises ValueError or RecursionError. A line without a
+    checksum, as other programs write it, is accepted."""
     text, end = line[:-_CRC_BYTES] + b"}", line[-_CRC_BYTES:]
     if not end.startswith(_CRC):
         return json.loads(line)
@@ -208,7 +208,7 @@ class MemberJournal:
 
 
 def check_entry(entry: object) -> str:
-    """Return the fault of an entry; empty if it is valid."""
+    """Return what is wrong with an entry; empty if it is valid."""
     if not isinstance(entry, dict):
         return "it is not a JSON object"
     fields = _FIELDS.get(str(entry.get("kind")))
@@ -244,8 +244,8 @@ def _is(wanted: Type, value: Any) -> bool:
 def read_journal(path: Path) -> Iterator[Entry]:
     """Yield the entries of a file in order.
 
-    Raises JournalFormatError, which names the line, and OSError. A last line without its line end
-    is skipped, because a killed writer may leave it.
+    Raises JournalFormatError, which names the line, and OSError. A last line without a newline is
+    skipped: its writer may have been killed.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

@@ -29,7 +29,7 @@ class LiveRecorder(MemberRecorder):
     replayed."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """Write an event before the machine handles it."""
+        """Write an event before the state machine handles it."""
         if not isinstance(event, FromGroup):
             super().event(event, epoch, attempt)
         elif isinstance(event.event, events.Joined | events.Left):

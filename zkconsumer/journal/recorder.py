@@ -68,14 +68,14 @@ class Observer(Protocol):
     """
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """Record an event before the machine receives it."""
+        """Record an event before the state machine receives it."""
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
-        """Record a command that the machine issued."""
+        """Record a command that the state machine issued."""
 
 
 class MemberObserver(Observer, Protocol):
-    """An observer of a member in ZooKeeper."""
+    """Observes a member of a group in ZooKeeper."""
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
@@ -117,7 +117,7 @@ class Recorded(Protocol):
 
     @property
     def spec(self) -> Any:
-        """The machine's settings, a dataclass."""
+        """The state machine's settings, a dataclass."""
 
     @property
     def state(self) -> Any:
@@ -143,7 +143,7 @@ class Recorder:
         """By entry name and field name, the digest of a large value that was written."""
 
     def made(self, machine: Recorded, coordination: str) -> None:
-        """Write the machine's settings. After that, events and commands are written completely.
+        """Write the state machine's settings. Later events and commands are written completely.
 
         ``coordination``: ``zookeeper`` or ``coordinator``. Without this call the journal has only
         summaries, which cannot be replayed. Simulations are replayed from their seed.
@@ -203,7 +203,7 @@ class Recorder:
             entry["unchanged"] = unchanged
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """Write an event before the machine handles it."""
+        """Write an event before the state machine handles it."""
         self._write(Kind.EVENT, event, epoch, attempt)
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:

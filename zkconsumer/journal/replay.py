@@ -53,8 +53,8 @@ class Difference:
     """The first difference between a replay and the journal. ``expected`` is the recorded value.
     ``event_line`` is the line of the event after which the two differ, ``at`` its time
     (microseconds on the run's clock), and ``line`` the first line that differs. A state is empty if
-    the journal does not contain it. ``broken``: violated rules, of those that every machine must
-    follow."""
+    the journal does not contain it. ``broken``: violated rules, among those that every state
+    machine must follow."""
 
     line: int
     event_line: int

@@ -26,7 +26,7 @@ PARENT_CHECK_SECONDS = 0.5
 
 
 class Supervision:
-    """The servers of one user process, by name."""
+    """The servers that were started for one process, by name."""
 
     def __init__(self) -> None:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -75,7 +75,7 @@ class Supervision:
 
 
 def serve(supervision: Supervision, parent: int) -> None:
-    """Carry out requests until the user's process ends or detaches."""
+    """Carry out the requests of process ``parent`` until it ends or detaches."""
     pending = b""
     while not supervision.detached:
         readable, _, _ = select.select([0], [], [], PARENT_CHECK_SECONDS)

@@ -39,7 +39,7 @@ class ServerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether this process, not another one with its id, exists."""
+        """Whether this process exists, and not a later one with the same id."""
         return process_started(self.pid) == self.started
 
 

@@ -32,7 +32,7 @@ CONTROLLERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """One controller of a quorum, with its port at 127.0.0.1 for the other controllers."""
+    """One controller of a quorum, with its port on 127.0.0.1 for the other controllers."""
 
     node: int
     port: int
@@ -41,7 +41,7 @@ class Voter:
 def new_cluster_id() -> str:
     """Return a cluster id in Kafka's format: 16 bytes in URL-safe base64 without padding.
 
-    No id begins with ``-``, which Kafka's tool would read as an option (as in Kafka's ``Uuid``).
+    As in Kafka's ``Uuid``, no id begins with ``-``, which Kafka's tool would read as an option.
     """
     while True:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -116,8 +116,8 @@ def format_storage(
 ) -> None:
     """Format the directories of these servers together, unless they are already formatted.
 
-    ``names``: the servers' names, as in their properties files; ``more`` are arguments of Kafka's
-    tool. Raises ``ClusterError``.
+    ``names``: the servers' names, as in their properties files; ``more`` are additional arguments
+    of Kafka's tool. Raises ``ClusterError``.
     """
     log = made(root / "logs") / "format.log"
     tool = "kafka.tools.StorageTool"

@@ -44,9 +44,9 @@ class JvmMembers:
     Args:
         kafka: one of ``LEGACY_LINES``, the release of the consumer.
 
-    The first use of a release fetches its jars with Maven and compiles the driver with the
-    compiler in the Java runtime (any JDK has it, as does Debian's ``openjdk-17-jre-headless``).
-    The JVM ends with this process, even if that is killed. All methods raise ``ClusterError``.
+    The first use of a release fetches its jars with Maven and compiles the driver with the compiler
+    in the Java runtime (any JDK has it, as does Debian's ``openjdk-17-jre-headless``). The JVM ends
+    with this process, even if this process is killed. All methods raise ``ClusterError``.
     """
 
     def __init__(self, kafka: str = "1.1") -> None:
@@ -259,7 +259,7 @@ def _compile_fault(source: Path, output: str) -> str:
 
 @dataclass(slots=True)
 class JvmHerd:
-    """``count`` members of Kafka 1.1's consumer. Times are seconds."""
+    """``count`` members of Kafka 1.1's consumer. Times are in seconds."""
 
     count: int
     session_timeout: float

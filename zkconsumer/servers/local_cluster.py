@@ -40,9 +40,9 @@ class LocalZooKeeper:
     """A ZooKeeper server, or an ensemble, of the version that one Kafka release needs.
 
     ``zookeepers`` is the number of servers, ``kafka`` a key of ``KAFKA_LINES``. Without ``dir``,
-    all files are in a temporary directory and are deleted at the end. With it, they are kept, and
-    a later start finds the same data. Use it as a context manager, or call ``start`` and ``close``.
-    Its processes end with this one, even if this one is killed. All methods raise
+    all files are in a temporary directory and are deleted at the end. With it, they are kept, and a
+    later start finds the same data. Use it as a context manager, or call ``start`` and ``close``.
+    The servers end with the calling process, even if that process is killed. All methods raise
     ``ClusterError``.
     """
 

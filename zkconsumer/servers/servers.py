@@ -51,7 +51,7 @@ class ServerSpec:
 
 
 class Server:
-    """A ZooKeeper or a broker that can be stopped, killed, paused and started again.
+    """A ZooKeeper server or a broker that can be stopped, killed, paused and started again.
 
     It keeps its port and its data until the cluster is closed.
     """
@@ -179,9 +179,9 @@ def ensemble(servers: int) -> tuple[Peer, ...]:
 def zookeeper_spec(
     kafka: str, root: Path, number: int = 1, peers: Sequence[Peer] = ()
 ) -> ServerSpec:
-    """Write the configuration of a ZooKeeper for one Kafka release.
+    """Write the configuration of a ZooKeeper server for one Kafka release.
 
-    With ``peers`` it is the server ``number`` of that ensemble, otherwise a standalone server.
+    With ``peers`` it is server ``number`` of that ensemble, otherwise a standalone server.
     """
     name = f"zookeeper-{number}" if peers else "zookeeper"
     port = peers[number - 1].client if peers else free_port()
@@ -223,7 +223,7 @@ def zookeeper_spec(
 
 
 def broker_settings(root: Path, broker_id: int, brokers: int) -> dict[str, object]:
-    """Return a broker's settings for either mode. An old broker ignores unknown settings."""
+    """Return a broker's settings for both ZooKeeper and KRaft. Old brokers ignore unknown ones."""
     replicas = min(3, brokers)
     return {
         "log.dirs": made(root / "data" / f"broker-{broker_id}"),

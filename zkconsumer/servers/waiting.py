@@ -101,8 +101,8 @@ def stands_still(pid: int) -> bool:
 
 
 def process_started(pid: int) -> str | None:
-    """Return the start time of process ``pid``, in a form only for comparison; ``None`` if it is
-    gone.
+    """Return the start time of process ``pid``, in a form that is only for comparison; ``None`` if
+    it is gone.
 
     Together with the pid this identifies a process uniquely, because a reused pid has another
     start time. A process that has ended but was not yet waited for counts as gone.

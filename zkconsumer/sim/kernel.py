@@ -64,8 +64,8 @@ class Kernel:
     def schedule(self, delay: float, action: Callable[[], object]) -> Handle:
         """Run ``action`` in ``delay`` seconds, rounded to microseconds.
 
-        A delay above 0 is at least one microsecond. So time moves even if code waits for the rest
-        of a period that is only a rounding error.
+        A delay above 0 is at least one microsecond. So time moves even if code waits for a
+        remainder that is only a rounding error.
 
         Raises ValueError for a negative or infinite delay.
         """

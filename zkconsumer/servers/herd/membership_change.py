@@ -130,7 +130,7 @@ def server_counters(port: int) -> dict[str, int]:
 
 
 class HerdRun:
-    """One run on a server that no other client uses at the time."""
+    """One run. No other client may use the server during the run."""
 
     def __init__(self, herd: RealHerd, directory: Path, jvm: JvmHerd | None = None) -> None:
         self.herd = herd

@@ -25,7 +25,7 @@ def zookeeper_session(zookeeper: str) -> Iterator[KazooClient]:
     """Yield a connected kazoo client for ``HOST:PORT[/CHROOT]``, whose session is closed at the
     end.
 
-    Errors of kazoo are raised as ``ClusterError``.
+    kazoo errors are raised as ``ClusterError``.
     """
     client = KazooClient(zookeeper, timeout=10.0)
     try:
@@ -124,7 +124,7 @@ def _write(client: KazooClient, path: str, content: object) -> None:
 
 
 def wait_for_leaders(ports: Sequence[int], name: str, partitions: int) -> None:
-    """Return when every broker knows a leader of each partition. Raises ``ClusterError``."""
+    """Return when every broker knows a leader for each partition. Raises ``ClusterError``."""
 
     def led_everywhere() -> bool:
         for port in ports:

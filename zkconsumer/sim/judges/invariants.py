@@ -111,8 +111,8 @@ class Records(Protocol):
     """The history of each record in the brokers' logs, if members read from such logs."""
 
     def committed(self, tp: TopicPartition, offset: int) -> tuple[str, str] | None:
-        """Record that ``offset`` was stored. Return the rule that this violates, with a line about
-        it."""
+        """Record that ``offset`` was stored. Return the rule that this violates, if any, with a
+        line about it."""
 
 
 @dataclass(slots=True)

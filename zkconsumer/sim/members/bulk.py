@@ -283,7 +283,7 @@ class BulkViews:
             self.load.end(loading.chain)
 
     def takes(self, member: BulkMember, running: Running, reply: Reply) -> bool:
-        """Whether the script's reads after ``reply`` are simulated in bulk. The script then
+        """Whether the script's reads after ``reply`` are simulated in bulk. If so, the script
         waits."""
         loading = self._loading.get(member)
         if loading is None or loading.script is not running.script or loading.listed is not None:

@@ -104,7 +104,7 @@ class Brokers:
             reply(failure(command, code))
 
     def fail_over(self, seconds: float, loading: float, dies: bool = True) -> None:
-        """Stop the coordinator or, if it does not die (``dies``), end its role. After ``seconds``
+        """Kill the coordinator or, unless ``dies``, end its role as coordinator. After ``seconds``
         the other broker takes over, and loads the group for ``loading`` seconds."""
         if self.down:
             return
@@ -133,8 +133,8 @@ OnAnswer = Callable[[Any, float, int], object]
 
 
 class Line:
-    """One connection of a member (``RequestLine``). It sends one request at a time, and answers
-    each once."""
+    """One connection of a member (``RequestLine``). It sends one request at a time, and passes on
+    one answer for each."""
 
     def __init__(self, member: LinesProcess[Any]) -> None:
         self.coordinator = 0

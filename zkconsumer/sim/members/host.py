@@ -43,7 +43,7 @@ class Habits:
 
 
 class InjectedFault(Exception):
-    """A fault injected into the member, as if its code had raised."""
+    """A fault injected into the member, as if its own code had raised an error."""
 
 
 class SimHost:

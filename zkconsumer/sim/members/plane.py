@@ -66,7 +66,7 @@ class Plane(DataPort, Protocol):
         return
 
     def end(self) -> None:
-        """Let the application poll each stream one last time, at the end of the member."""
+        """Let the application poll each stream one last time before the member ends."""
         return
 
     def check(self) -> None:

@@ -122,7 +122,7 @@ class SimProcess(Generic[MachineT]):
 
     @property
     def machine(self) -> MachineT:
-        """The member's machine."""
+        """The member's state machine."""
         return self.loop.machine
 
     @property
@@ -169,7 +169,7 @@ class SimProcess(Generic[MachineT]):
     # -- what a user or a fault does
 
     def post(self, event: Any) -> None:
-        """Pass an event to the machine."""
+        """Pass an event to the state machine."""
         self.loop.post(event)
 
     def commit(

@@ -55,7 +55,7 @@ class Herd(HerdGroup):
     """The parameters of a simulation. Times are in seconds.
 
     ``latency`` is the range of the delay in one direction, drawn for each connection; ``service``
-    is a server's time for one read and one write. ``bulk``: equal reads of many members are
+    is a server's time for a read and for a write. ``bulk``: equal reads of many members are
     simulated once; the counts are the same.
     """
 
@@ -65,7 +65,7 @@ class Herd(HerdGroup):
     bulk: bool = True
 
     def check(self) -> None:
-        """Raise ConfigError that names each wrong option."""
+        """Raise a ConfigError that names each invalid option, if there are any."""
         faults = []
         if self.event not in EVENTS:
             faults.append(f"--event {self.event}: choose one of {', '.join(EVENTS)}")

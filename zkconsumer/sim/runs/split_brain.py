@@ -153,7 +153,7 @@ class Stage:
                 ownership.took(now, tp, change.after.data.decode().rpartition("-")[0])
 
     def broken(self) -> list[str]:
-        """Return the violated rules of the group as text."""
+        """Return the rules that the group has violated, as text."""
         observer = self.world.observer
         return [str(v) for v in [*observer.violations, *observer.allowed]]
 
@@ -300,7 +300,7 @@ class Played:
 
 
 def play(name: str, profile: str, seed: int = 0) -> Played:
-    """Run a case: with ``scala`` until it occurs, with ``default`` for all seeds."""
+    """Run a case: with profile ``scala`` until it occurs, with ``default`` for all seeds."""
     scenario = SCENARIOS[name]
     showed, played = 0, 0
     kept: Stage | None = None

@@ -126,7 +126,7 @@ class GroupCoordinator:
     # -- requests
 
     def handle(self, command: Any, spec: ClassicSpec, reply: Reply) -> None:
-        """Handle a request of the member with ``spec``. ``reply`` is called once, or never if the
+        """Handle a request from the member with ``spec``. ``reply`` is called once, or never if the
         broker dies first."""
         life = self._life
 
@@ -490,7 +490,7 @@ class GroupCoordinator:
             self._refuse(seat, code)
 
     def restart(self) -> None:
-        """Continue with only the stored data, as after the death of the broker."""
+        """Continue with only the stored data, as if the broker had died."""
         before = dict(self.roster.instances)
         self.roster.clear()
         self._unsynced.clear()

@@ -104,7 +104,7 @@ class Roster:
         seat.protocols = protocols
 
     def supports(self, protocols: Protocols) -> bool:
-        """Whether every member offers at least one common strategy of ``protocols``."""
+        """Whether at least one of ``protocols`` is offered by every member."""
         sets = [names for names, count in self._offers.items() if count > 0]
         return bool(_names(protocols).intersection(*sets))
 
@@ -120,7 +120,7 @@ class Roster:
 def topics_loaded(
     command: LoadTopics, topics: Mapping[str, int], brokers: tuple[BrokerEndpoint, ...]
 ) -> events.TopicsLoaded:
-    """Return the answer to ``command``. ``topics``: number of partitions of each."""
+    """Return the answer to ``command``. ``topics``: topic to number of partitions."""
     wanted = topics if command.topics is None else command.topics
     counts = {name: topics[name] for name in wanted if name in topics}
     return events.TopicsLoaded(command.token, counts, brokers)

@@ -54,8 +54,8 @@ class MemberSeat:
     """The coordinator's data about one member.
 
     ``since``: the epoch in which each partition was assigned to it. ``phase`` counts its waits for
-    a revocation; deadlines of earlier waits are ignored. ``protocols``: the offer of a member of
-    the classic protocol; ``None`` for other members.
+    a revocation; deadlines of earlier waits are ignored. ``protocols``: the strategies that a
+    member with the classic protocol offers; ``None`` for other members.
     """
 
     spec: Kip848Spec | ClassicSpec
@@ -119,7 +119,7 @@ class ConsumerGroupCoordinator:
     # -- requests
 
     def handle(self, command: Any, spec: Kip848Spec, reply: Callable[[Any], object]) -> None:
-        """Handle a request of the member with ``spec``. ``reply`` is called once, or never if the
+        """Handle a request from the member with ``spec``. ``reply`` is called once, or never if the
         broker dies first."""
         if self.loading:
             reply(failure(command, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))

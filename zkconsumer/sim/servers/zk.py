@@ -79,14 +79,14 @@ def _ops_of(op: MultiOp | SetAcl | Multi) -> tuple[MultiOp | SetAcl, ...]:
 class FakeZk:
     """The simulated ensemble.
 
-    ``latency`` is the range, in seconds, of the delay in one direction between client and server.
-    With ``followers`` > 0 each client reads from one of them, and each follower applies a
-    transaction up to ``max_lag`` seconds after the leader committed it; a client never sees an
-    older state than it has seen before, and sees its own writes. ``rearm_watches``: a reconnecting
-    client sets its watches again and gets the events that it missed (Java client, ``SetWatches``).
-    False: they are lost without an event (as in kazoo 2.11, whose users see only the state
-    change). ``names_causes``: watch events have the transaction that made the change, as since
-    ZooKeeper 3.9, except those of ``SetWatches``.
+    ``latency`` is the range, in seconds, of the one-way delay between client and server. With
+    ``followers`` > 0 each client reads from one of them, and each follower applies a transaction up
+    to ``max_lag`` seconds after the leader committed it; a client never sees an older state than it
+    has seen before, and sees its own writes. ``rearm_watches``: a reconnecting client sets its
+    watches again and gets the events that it missed (Java client, ``SetWatches``). False: they are
+    lost without an event (as in kazoo 2.11, whose users see only the state change).
+    ``names_causes``: watch events have the transaction that made the change, as in ZooKeeper 3.9
+    and later, except those of ``SetWatches``.
 
     ``service``: seconds that a server works on one read and on one write. Reads are queued at
     their server, writes at the leader; ``None``: no time. ``steady``: the latency is drawn once
@@ -144,7 +144,7 @@ class FakeZk:
         return self._leader.tree.acl(path)
 
     def children(self, path: str) -> tuple[str, ...]:
-        """Return the sorted child names as committed; none if the znode does not exist."""
+        """Return the sorted child names as committed; empty if the znode does not exist."""
         return tuple(sorted(self._leader.tree.children(path) or ()))
 
     def listing(self, path: str) -> Listing | None:
@@ -181,9 +181,10 @@ class FakeZk:
     def restore(self, backup: Backup, seconds: float, elected: bool) -> None:
         """Stop all servers. After ``seconds`` they start with the data of ``backup``.
 
-        A session in the backup continues, or ends one timeout after the start. Later sessions are
-        unknown. ``elected``: a new epoch begins, whose transactions have higher numbers than all
-        before. Otherwise numbers are reused, and a client that has seen higher ones is refused.
+        A session in the backup continues, or expires one timeout after the start. Later sessions
+        are unknown. ``elected``: a new epoch begins, whose transactions have higher numbers than
+        all earlier ones. Otherwise numbers are reused, and a client that has seen higher ones is
+        refused.
         """
         for client in self.clients:
             client.disconnect(seconds + self.trip() / 1e6)

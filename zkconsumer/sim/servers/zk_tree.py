@@ -52,7 +52,7 @@ class WatchKind(Enum):
 class WatchEvent:
     """A watch that fired. It fires once; later changes cause no event unless it is set again.
 
-    ``zxid``: the transaction that made the change; ``None``: the server does not send it.
+    ``zxid``: the transaction that made the change; ``None`` if the server sends no zxid.
     """
 
     kind: WatchKind
@@ -276,7 +276,7 @@ def prepare(
 ) -> tuple[tuple[Value, ...], tuple[Change, ...]] | Failed:
     """Check all of ``ops`` in order, each after the effects of the previous ones.
 
-    ``identities``: those of the client; ``None``: a super user, for whom ACLs are not checked.
+    ``identities``: the client's identities; ``None``: a super user, for whom ACLs are not checked.
     Returns the reply values and the changes to commit as transaction ``zxid``, or ``Failed`` with
     the index of the first operation that fails; the tree itself is not touched.
     """
