@@ -29,9 +29,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line, and return the exit status.
+    """Run the command line and return its exit status.
 
-    This is a status of ``exit_status``, or 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+    The status is that of ``exit_status``, or 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
     from zkconsumer.console.run import exit_status
 

@@ -23,7 +23,7 @@ from zkmigrate.reasons import Reason
 
 
 class MigrationError(ZkConsumerError):
-    """A command failed, or its work on one group did. The text says what to do."""
+    """A command failed, or its work on one group failed. The text says what to do."""
 
 
 class PlanFileError(MigrationError):

@@ -118,10 +118,10 @@ class MigrationMarker:
 
     ``moved_to``: ``None`` if the move was rolled back. ``at_ms``: when the marker was written, by
     ZooKeeper's clock. ``values``: the offsets that were moved. ``left``: offsets that the plan left
-    behind in the source store. ``misplaced``: offsets in ``/consumers/GROUP/offset``, where brokers
-    of release 1.1.0 store them, at a move to Kafka. ``kept``: the offsets in the target that
-    differed from ``values`` after the move, for example because of a decision. ``kafka_group``: the
-    group's name in Kafka, if different.
+    behind in the source store. ``misplaced``: offsets that were in ``/consumers/GROUP/offset``,
+    where 1.1.0 brokers store them, when the group was moved to Kafka. ``kept``: the offsets in the
+    target that differed from ``values`` after the move, for example because of a decision.
+    ``kafka_group``: the group's name in Kafka, if different.
 
     ``other_client``: set if the group's old client might not be able to use Kafka's offsets in
     ``/consumers/GROUP/offsets``. ``last``: the client stores the last record read, not the next
@@ -168,7 +168,7 @@ class Record:
     ``commits``: the end of the coordinator's log when a change to Kafka began; -1 if unknown.
     ``mirror``: the store that leads in a mirrored group, or ``STOPPED``. ``kafka_group``: the
     group's name in Kafka, if different. ``to_cluster``: the id of another cluster for which a
-    cut-over has locked the group. ``handed_over``: whether that cut-over has ended.
+    cut-over has locked the group. ``handed_over``: whether that cut-over is complete.
     """
 
     version: int = -1
@@ -215,7 +215,7 @@ class Record:
 
     @property
     def taken_back(self) -> bool:
-        """Whether ``undo`` has reversed a change of the group and nothing has moved it since."""
+        """Whether ``undo`` has reversed a change of the group, which has not been moved since."""
         return self.by_undo and self.stage in (Stage.DONE, Stage.UNDONE)
 
     @property
@@ -276,8 +276,8 @@ class GroupState:
 
     ``members``: consumer ids registered in ZooKeeper. ``owners``: the owner of each partition.
     ``coordinator_members``: the client and host of each member in Kafka. ``foreign``: znodes in
-    another client's layout. ``faults``: data that could not be read; with any, the group is not
-    changed. ``hidden``: topics whose offsets in Kafka the brokers do not show to this user.
+    another client's layout. ``faults``: data that could not be read; if there is any, the group is
+    not changed. ``hidden``: topics whose offsets in Kafka the brokers do not show to this user.
     ``from_file``: offsets from a file or a layout, which replace those of the source store.
     """
 

@@ -102,8 +102,8 @@ def compare(plan: GroupPlan, direction: Direction, state: GroupState) -> Iterato
 def doubtful(
     plan: GroupPlan, direction: Direction, state: GroupState, late: Iterable[TopicPartition]
 ) -> Iterator[Difference]:
-    """Yield every partition where the move may have overwritten a newer offset, and the offset has
-    not changed since. ``late``: the partitions where that is possible."""
+    """Yield each partition in ``late`` whose offset is still the planned one. ``late``: the
+    partitions where the move may have overwritten a newer offset."""
     target = state.offsets(direction.target)
     planned = {entry.tp: entry.to for entry in plan.entries}
     for tp in late:

@@ -30,9 +30,9 @@ class Change:
     """A change of a group's offsets in one store, and the state of both stores before it.
 
     ``target``: the store that is changed. ``to``: the new offsets. ``source``: the store that the
-    group no longer uses after the change. It must not contain offsets that are missing in the plan.
-    ``zk`` and ``kafka``: the offsets before the change. ``skipped``: patterns of the offsets that
-    are not changed. ``versions``: the expected versions of the offset znodes; ``None``: any.
+    group no longer uses after the change. It must not contain offsets that are missing from the
+    plan. ``zk`` and ``kafka``: the offsets before the change. ``skipped``: patterns of the offsets
+    that are not changed. ``versions``: the expected versions of the offset znodes; ``None``: any.
     ``before`` and ``after``: the migration marker's content before and after the change.
     ``between``: other content that the marker may have after an interrupted run. ``topics``: the
     zxid of the creation of each topic whose log must contain the offsets in ``to``; empty when

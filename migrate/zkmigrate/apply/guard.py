@@ -70,8 +70,8 @@ def lock_found(
     ``exactly`` is set. No identity may register once a finished move to Kafka is recorded. If the
     lock does not take effect, all changes are reverted.
 
-    The znode's data and access list are written even if the group is already locked. So an
-    ``unlock`` that has read the list earlier fails. While the data have the returned version, no
+    The znode's data and access list are written even if the group is already locked. An ``unlock``
+    that has already read the list therefore fails. As long as the data has the returned version, no
     other ``lock`` has changed the list.
     """
     path = GroupPaths(group).ids

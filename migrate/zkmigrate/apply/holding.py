@@ -40,7 +40,7 @@ class Event(Enum):
 
 class Holding:
     """Groups whose partitions this process owns, so that no old consumer can read them. Groups that
-    were not moved to Kafka are ignored. Events have the group, the kind, and a sentence."""
+    were not moved to Kafka are ignored. An event consists of the group, the kind and a sentence."""
 
     def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:
         self.held: dict[str, takeover.Hold] = {}

@@ -71,26 +71,26 @@ class FetchOffsets(NamedTuple):
 
 
 class ListMembers(NamedTuple):
-    """Request to list a group's members at its coordinator. The reply is that of
+    """Request to list a group's members at its coordinator. The reply is the result of
     ``GroupCoordinators.members``."""
 
     group: str
 
 
 class FindHidden(NamedTuple):
-    """Request to find the topics that brokers hide. The reply is that of
+    """Request to find the topics that brokers hide. The reply is the result of
     ``GroupCoordinators.hidden``."""
 
     topics: frozenset[str]
 
 
 class Afresh(NamedTuple):
-    """Request without a reply: what the script has read so far will not be used again."""
+    """Notification, without a reply, that the script will not use its earlier reads again."""
 
 
 class EndMirror(NamedTuple):
-    """Request to end a group's mirror in which ZooKeeper leads. The reply is an ``Obstacle`` that
-    prevents it, or ``None``."""
+    """Request to end the mirror of a group in which ZooKeeper leads. The reply is the ``Obstacle``
+    to this, or ``None``."""
 
     group: str
 

@@ -124,7 +124,7 @@ def not_read(group: str, problem: Problem) -> Result:
 
 
 def unreadable(group: str, problem: Problem) -> MigrationError:
-    """Return the error of a group that cannot be read."""
+    """Return the error for a group that cannot be read."""
     text = f"group {group}: {problem.what}: {problem.fix}"
     if problem.kind is Reason.COORDINATOR_AWAY:
         return MigrationError(text)

@@ -53,7 +53,7 @@ class Parallel(Generic[Worker]):
     ) -> Generator[tuple[Item, Got]]:
         """Yield each item with the result of the work on it, in the order in which work ends. After
         an error or Ctrl-C, items in progress are finished without waiting, and no other item is
-        started. Finished items are yielded before the error is raised, unless it is the
+        started. Finished items are yielded before the error is raised, unless the error is the
         caller's."""
 
         def task(item: Item) -> tuple[Item, Got] | None:

@@ -61,12 +61,12 @@ def carry_out(
     note: Note,
     wrote: Callable[[], object] = lambda: None,
 ) -> Record:
-    """Write the offsets in ``rows``, if the group's record still is ``serial``. Return the new
+    """Write the offsets in ``rows`` if the group's record is still ``serial``. Return the new
     record.
 
     ``note``: writes to the journal the partitions where a commit may have overwritten a newer
     offset. ``wrote``: called when all offsets are written, because an error may follow. In
-    ZooKeeper, all offsets change in one multi, up to some hundreds. After an error, some offsets
+    ZooKeeper, up to some hundreds of offsets are written in one multi. After an error, some offsets
     may have been written; the command can be repeated. Raises GroupRefusedError, ZkConsumerError.
     """
     lock = stores.zk.run(ids_lock.look(state.group))

@@ -50,8 +50,8 @@ def plan_groups(
     """Yield the plan of each group. A group that cannot be read gets a plan with a problem.
 
     ``may_run``: plan groups even if they have members. ``renamed``: groups' names in Kafka, if
-    different. ``layout``: the znode layout from which ``from_file`` was read; ``None``: a file.
-    ``elsewhere``: the plans are for another cluster, and this one is not changed.
+    different. ``layout``: the znode layout from which ``from_file`` was read; ``None`` if it is
+    from a file. ``elsewhere``: the plans are for another cluster, and this one is not changed.
     """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 

@@ -169,7 +169,7 @@ def _needs(row: Status, reason: Reason, text: str) -> Status:
 
 
 def names_of_both(stores: Stores) -> list[str]:
-    """Return the names of the groups in both stores. Brokers before 0.9 cannot list theirs."""
+    """Return the names of the groups in both stores. Brokers before 0.9 cannot list groups."""
     names = set(stores.zk.run(list_groups()))
     try:
         names |= set(stores.group_names(Store.KAFKA))

@@ -117,8 +117,8 @@ def perform(
     stores.
 
     Once ``stopped`` is set, a waiting step ends as after a timeout. ``begin``: called before the
-    work on the group begins; see ``Begin``. A ``Multi`` that depends on reads before a lost
-    connection is not sent; see ``BlockingZk.run_all``.
+    work on the group begins; see ``Begin``. A ``Multi`` is not sent if the connection was lost
+    after the reads on which it depends; see ``BlockingZk.run_all``.
     """
 
     from zkmigrate.apply.live import (

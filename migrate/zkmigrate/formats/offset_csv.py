@@ -45,7 +45,7 @@ def render(offsets: Mapping[OffsetKey, int], how: str, one_group: bool = False) 
 
 
 def parse(name: str, data: bytes, group: str | None = None) -> dict[OffsetKey, int]:
-    """Return the offsets in a file of any of the three formats.
+    """Return the offsets in a file, whose format may be any of ``FORMATS``.
 
     ``group``: the group, if the file has no group names. Raises OffsetsFileError, which names each
     invalid line. A second offset for a partition is invalid.

@@ -68,8 +68,8 @@ class Groups(Protocol):
 
 
 class To(NamedTuple):
-    """The other cluster of a plan: the one in which it stores offsets, or from which it has read
-    them. ``servers``: its brokers. ``cluster``: its id, if known."""
+    """The other cluster of a plan. Its offsets are stored in that cluster, or were read from it.
+    ``servers``: its brokers. ``cluster``: its id, if known."""
 
     servers: str
     cluster: str | None

@@ -72,8 +72,8 @@ class ProofsFile:
         self._file.close()
 
     def get(self, asked: Asked) -> Answer | None:
-        """Return the proven offset, if the file has it. Returns ``None`` if the topics' ids are
-        unknown, because the proof may be for other topics with the same names."""
+        """Return the proven offset, if the file has it. ``None`` if the topics' ids are unknown,
+        because the file may be about earlier topics with the same names."""
         return self._known.get(asked) if all(asked.topics) else None
 
     def add(self, asked: Asked, answer: Answer) -> None:

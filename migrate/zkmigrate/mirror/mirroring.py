@@ -261,8 +261,8 @@ class Mirroring:
         fired are read. Where Kafka leads, the group's offsets in Kafka are also read each time.
 
         ``when_empty``: cut a group over as soon as its last old member has left. The group must
-        have had one since the connection to ZooKeeper was established, or another process must have
-        started the cut-over.
+        have had an old member since the connection to ZooKeeper was established, or another process
+        must have started the cut-over.
         """
         every = list(groups)
         again_s = max(READ_AGAIN_S, len(every) / GROUPS_PER_S)

@@ -144,9 +144,9 @@ class Readings:
     def moved(self, groups: Sequence[str], place: int) -> set[str]:
         """Return the groups whose offsets in Kafka may differ from the cached ones.
 
-        These are the groups with other offsets, and those whose coordinator is not known yet. All
-        groups are requested together. ``place``: identifies the groups among all. The coordinators'
-        last answers are kept for each place, and equal answers are not decoded again.
+        These are the groups with different offsets, and those whose coordinator is not known yet.
+        All groups are requested together. ``place``: identifies this batch of groups. The
+        coordinators' last answers are kept for each place, and equal answers are not decoded again.
         """
         before = self._answers.pop(place, {})
         if not groups:

@@ -155,7 +155,7 @@ class Writes:
         """Write a decision about a group, and return the group as it is afterwards.
 
         ``session``: the session that has the group's lease. ``later``: receives data for ZooKeeper
-        that may be written together with that of other groups. Raises GroupActiveError, and
+        that may be written together with other groups' data. Raises GroupActiveError, and
         GroupRefusedError with ``OTHER_OPERATOR``, if the group has changed.
         """
         group = seen.at.group
@@ -205,7 +205,7 @@ class Writes:
 
     def settle_lock(self, at: InZooKeeper) -> None:
         """Lock or unlock a group as its record says. The process that wrote the record may have
-        been killed before it did so."""
+        been killed before it did this."""
         assert at.mirror is not None
         as_read = leader, locked = at.mirror.leader, at.record.locked
         if self._settled.get(at.group) == as_read:
@@ -248,8 +248,8 @@ class Writes:
         return self.run(mirror_state.look(at.group))
 
     def run(self, script: Script[T], *ats: InZooKeeper) -> T:
-        """Run a script that relies on the readings ``ats``, unless the connection was lost since.
-        See ``unless_lost``."""
+        """Run a script that relies on the readings ``ats``, unless the connection has been lost
+        since then. See ``unless_lost``."""
         return self._stores.zk.run(self._unless_lost(script, *ats))
 
     def _unless_lost(self, script: Script[T], *ats: InZooKeeper) -> Script[T]:

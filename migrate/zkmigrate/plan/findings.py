@@ -60,7 +60,7 @@ class Findings:
         return bool(self._found)
 
     def add(self, kind: Reason, tp: TopicPartition, text: str = "") -> None:
-        """Add a partition to the problems of one kind. ``text``: what follows the partition's
+        """Add a partition to the problems of one kind. ``text``: the text after the partition's
         name."""
         self._found.setdefault(kind, {})[tp] = f"{tp}{text}"
 
@@ -88,7 +88,7 @@ def problem(
 
 
 def bad_name(name: str) -> Problem:
-    """Return the problem that a group's name cannot be part of a ZooKeeper path."""
+    """Return the problem of a group whose name cannot be part of a ZooKeeper path."""
     shown = ascii(name[:60]) + ("..." if len(name) > 60 else "")
     return Problem(
         Reason.BAD_NAME,

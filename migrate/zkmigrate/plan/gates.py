@@ -30,7 +30,8 @@ class Facts:
         ids_locked: whether legacy consumers are kept from registering.
         plain: members of the coordinator's group that are not migratable.
         former: members of the coordinator's group that have the client id of a migratable member
-            but are not it. A restarted member remains there until its old session ends.
+            but a different member id. After a restart, the old member remains there until its
+            session ends.
         in_zookeeper: the offsets in ZooKeeper.
         in_kafka: the offsets in Kafka.
         misplaced: the offsets in ``/consumers/GROUP/offset``, which members do not read.
@@ -74,8 +75,8 @@ class Obstacle(str):
 def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
     """Return what prevents a change to ``target``; empty if nothing does.
 
-    A group needs no members for it. But without members, offsets are not copied from one store to
-    the other.
+    The change is possible without members, but then offsets are not copied from one store to the
+    other.
     """
     if target not in neighbours(facts.mode):
         names = " or ".join(mode.value for mode in neighbours(facts.mode))

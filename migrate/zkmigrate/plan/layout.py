@@ -311,11 +311,11 @@ _NO_OFFSETS: Final = re.compile(
 def looks_like_offsets(path: str, data: bytes, topics: Set[str] = frozenset()) -> bool:
     """Guess whether a znode contains offsets of some client.
 
-    True for any data if the data or the path contain the word offset, or if the path is that of a
+    True for any data if the data or the path contains the word "offset", or if the path fits a
     layout. True for a list of pairs of numbers, each possibly with a topic. True for a number if
     the znode's name ends with a number, its parent is named like a partition, or a part of its path
-    is in ``topics``. True for JSON with an object from numbers to numbers, or with a number if the
-    path, a key above it or a value next to it is in ``topics``. ``topics``: the topics of the
+    is in ``topics``. True for JSON with an object that maps numbers to numbers, or with a number if
+    the path, a key above it or a value next to it is in ``topics``. ``topics``: the topics of the
     cluster.
     """
     if not data:

@@ -18,7 +18,7 @@ from zkmigrate.text import moment, shown
 
 
 class Left(NamedTuple):
-    """What a group would lose if ZooKeeper was switched off: a row of ``zkmigrate gate``, see its
+    """What a group would lose if ZooKeeper were switched off: a row of ``zkmigrate gate``, see its
     schema in ``rows``."""
 
     group: str

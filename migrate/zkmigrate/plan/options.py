@@ -104,7 +104,7 @@ class Options:
     rules: tuple[Rule, ...] = ()
 
     def of_group(self, group: str) -> Options:
-        """Return the decisions about one group. Rules for some of its topics remain rules."""
+        """Return the decisions about one group. Decisions about some topics stay in ``rules``."""
         mine = tuple(rule for rule in self.rules if _means(rule.group, group))
         skips = tuple(
             Skip(group, rule.topic, "*" if rule.partition is None else str(rule.partition))

@@ -47,7 +47,7 @@ class Target:
 
 class Reset(NamedTuple):
     """The reset of one partition. An offset of ``None`` means that there is none. ``why``: why the
-    new offset is not the requested one, if it is not."""
+    new offset differs from the requested one, if it does."""
 
     tp: TopicPartition
     before: int | None
@@ -64,7 +64,7 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
 
     ``wanted``: the value of ``--store``. The default is the store whose offsets are valid. In a
     mirrored group this is the leader. In a live move both are needed, because members begin at the
-    higher offset of the two. Raises GroupRefusedError if it is not certain which store is valid.
+    higher of the two offsets. Raises GroupRefusedError if it is not certain which store is valid.
     """
     every = (Store.KAFKA, Store.ZOOKEEPER)
     leader = state.record.mirror_leads
@@ -106,8 +106,8 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
 def check_undone(state: GroupState, store: Store, rows: Iterable[Reset]) -> None:
     """Check that members would not undo a reset by starting at a higher offset in the other store.
 
-    A member with dual commit begins at the higher of its two offsets, unless the group was moved,
-    so that one store is valid. Raises GroupRefusedError.
+    A member with dual commit begins at the higher of its two offsets, unless the group was moved
+    and only one store is valid. Raises GroupRefusedError.
     """
     if state.moved_to is not None or state.record.mirror:
         return
@@ -135,8 +135,8 @@ def chosen(
     """Return the partitions to reset.
 
     ``topics``: the chosen partitions by topic; an empty set means all. ``None``: all partitions
-    with an offset in one of the stores. Raises GroupRefusedError if a chosen one does not exist, or
-    if there are none.
+    with an offset in one of the stores. Raises GroupRefusedError if a chosen partition does not
+    exist, or if there are no partitions.
     """
     if target.offsets is not None:
         partitions = list(target.offsets)

@@ -161,9 +161,9 @@ class GroupPlan:
     """The plan of one group. It is only applied if it is ready.
 
     ``topics``: the zxid of the creation of each topic whose offsets will be written. ``skipped``:
-    patterns of offsets that the plan leaves out, see ``covers``. A partition that matches none and
-    has no entry got its offset after the plan was made. ``stays``: the offsets that the plan leaves
-    behind in the source store.
+    patterns of offsets that the plan leaves out, see ``covers``. A partition that matches no
+    pattern and has no entry got its offset after the plan was made. ``stays``: the offsets that the
+    plan leaves behind in the source store.
     """
 
     group: str
@@ -225,7 +225,7 @@ class GroupPlan:
         return {tp: offset for tp, offset in held.items() if offset is not None}
 
     def kept(self, direction: Direction) -> dict[TopicPartition, int]:
-        """Return the target's offsets after the move that differ from the source's, for the
+        """Return the target's offsets that will differ from the source's after the move, for the
         marker."""
         source = self.source_offsets(direction)
         planned = {entry.tp: entry.to for entry in self.entries}

@@ -152,7 +152,7 @@ def read_offsets(
     """Yield each planned group with its offsets in both stores, its marker and its record, or with
     the problem if it cannot be read.
 
-    Of the topics, the result has only those of planned offsets that are missing from the store to
+    The result contains a topic only if one of its planned offsets is missing from the store to
     which the group was moved.
     """
     for plan, found in stores.zk.run_all(map(_in_zookeeper, plans)):

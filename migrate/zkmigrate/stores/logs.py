@@ -106,9 +106,9 @@ class Logs:
     def past_ends(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
         """Read log ranges again if one of these offsets is above the cached end of its log.
 
-        Topics and log ends are cached for some seconds. An offset that was committed since may be
-        above the cached end, or belong to a new topic or partition. So call this before comparing
-        offsets with log ends.
+        Topics and log ends are cached for some seconds. An offset that was committed since then may
+        be above the cached end, or belong to a new topic or partition. So call this before
+        comparing offsets with log ends.
         """
         with self._lock:
             missing: set[str] = set()

@@ -151,7 +151,7 @@ def decoded(
     written: Node | None,
     migratable: Collection[str] = (),
 ) -> GroupState:
-    """Decode a group's marker, mode and record, if they exist. ``faults`` of the result says which
+    """Decode a group's marker, mode and record, if they exist. In the result, ``faults`` says which
     parts cannot be read. ``migratable``: its members that take part in a live move."""
     faults: list[str] = []
 

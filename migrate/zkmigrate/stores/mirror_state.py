@@ -226,7 +226,7 @@ def take_lease(group: str, run: str, to: str = "") -> Script[Node | None]:
 
 
 def lease_of(lease: Node | None, run: str) -> int:
-    """Return the session that has a lease; 0 if the lease is not that of this run of ``mirror``."""
+    """Return the session that has a lease; 0 if this run of ``mirror`` does not have the lease."""
     if lease is None or lease.data != _lease_data(run):
         return 0
     return lease.stat.ephemeral_owner
@@ -246,8 +246,8 @@ def take_lease_to(group: str, run: str, to: str) -> Script[Node | None]:
 def permit_to(group: str, serial: int, to: str, session: int) -> Script[bool]:
     """Whether a group that is mirrored to another cluster may still be written.
 
-    Its record must have the version ``serial``, and ``session`` must have its lease, unless that is
-    0.
+    The group's record must have the version ``serial``. ``session`` must have the lease; 0: no
+    lease is needed.
     """
     if not (yield from record.is_still(group, serial)):
         return False
@@ -383,7 +383,7 @@ def unless_lost(
 
 
 def changed(group: str) -> GroupRefusedError:
-    """Return the error that another command has changed a group, so that it must be read again."""
+    """Return the error for a group that another command has changed. It must be read again."""
     return refused(group, Reason.OTHER_OPERATOR, record.MEANWHILE)
 
 

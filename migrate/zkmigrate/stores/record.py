@@ -238,8 +238,8 @@ def moved(found: Record, command: str, **fields: Any) -> Record:
 def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
     """Return the record with these partitions added to ``late``.
 
-    It lists as many partitions as fit, and the number of the others. An operator on another machine
-    sees them.
+    ``late`` lists as many as fit, and ``late_more`` counts the others. An operator on another
+    machine sees them.
     """
     every = sorted({*found.late, *late})
     sizes = accumulate(len(as_json(tp)) + 1 for tp in every)
@@ -278,12 +278,13 @@ def write(
 ) -> Script[Record]:
     """Write a record together with other operations. Return it with its new version.
 
-    ``checks``: as many of these are sent as fit into one request, which is some thousands. Raises
+    ``checks``: as many of these as fit into one request (some thousands) are sent. Raises
     GroupRefusedError if another command has written the record since, or another operation fails.
     Then nothing is written.
 
     ZooKeeper may be restored from a backup while there is no connection. So nothing is written
-    after one was lost, unless ``again`` then checks that the content is what the caller has read.
+    after the connection was lost, unless ``again`` confirms that the content is still what the
+    caller has read.
     """
     ops = [*first, op(group, record), *then]
     room = MAX_REQUEST_BYTES - sum(map(_wire_bytes, ops))

@@ -119,8 +119,8 @@ class Stores:
         self.zk.__exit__(kind, error, trace)
 
     def another(self) -> Self:
-        """Return an object for another thread, with its own connections to coordinators, which are
-        closed with this one."""
+        """Return an object for another thread, with its own connections to coordinators. They are
+        closed when this object is closed."""
         other = copy(self)
         other._beside = None
         other.kafka = self.kafka.another()
@@ -129,7 +129,7 @@ class Stores:
 
     def beside(self) -> Stores:
         """Return an object for the same thread, with its own connections to coordinators. Its
-        requests do not wait for those of this one."""
+        requests do not wait for this object's requests."""
         if self._beside is None:
             self._beside = self.another()
         return self._beside
@@ -166,7 +166,7 @@ class Stores:
         return offset_times.place(group, count) if count else group
 
     def commits_end(self, group: str) -> int:
-        """Return the position of the next commit of a group in its coordinator's log, for
+        """Return the position of a group's next commit in its coordinator's log, for
         ``commits_since``.
 
         -1 if zkmigrate may not read the log. Raises BrokerError if the log is unavailable.

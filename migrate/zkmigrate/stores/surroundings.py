@@ -88,7 +88,7 @@ class Place(NamedTuple):
     """Znodes outside this cluster's groups that look like offsets, or cannot be read.
 
     ``path``: the path from the ensemble's root. ``layout``: the layout's name; empty if none
-    matches. ``example``: the first of the znodes. ``fault``: why one cannot be read.
+    matches. ``example``: the first of the znodes. ``fault``: why one of the znodes cannot be read.
     """
 
     path: str

@@ -119,8 +119,8 @@ class Translator:
     def find(
         self, asked: Iterable[tuple[Asked, Collection[int]]]
     ) -> Sequence[Translation | BrokerError]:
-        """Return the offsets of partitions' copies in the other cluster, or why one could not be
-        read.
+        """Return the offsets in the partitions' copies in the other cluster, or why a copy is
+        unreadable.
 
         Compares the records of both logs, in larger and larger parts, until the result is certain.
         ``asked``: the offsets to translate, each with all partitions of its topic. A result of an

@@ -62,7 +62,7 @@ class FromCluster(NamedTuple):
     problem. ``notes``: remarks about the offsets, by group, such as how they were proven.
     ``cluster``: the other cluster. ``origins``: the offsets before the translation, by group.
     ``unlisted``: partitions without a leader, whose groups could not be listed. ``away``: whether
-    brokers did not answer.
+    some brokers did not answer.
     """
 
     offsets: dict[str, dict[TopicPartition, int]]

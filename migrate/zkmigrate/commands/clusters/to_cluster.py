@@ -182,7 +182,7 @@ class Found(NamedTuple):
     """A partition with its offset in both clusters.
 
     ``to``: the partition in the other cluster. ``there``: the translated offset. ``now``: the
-    group's present offset in the other cluster. ``kind``: why it is not ready, if it is not.
+    group's present offset in the other cluster. ``kind``: the problem, if there is one.
     """
 
     entry: Entry
@@ -378,8 +378,8 @@ def write_offsets(plans: Iterable[GroupPlan], out: str, one_group: bool) -> None
 def problems_of(
     group: str, found: Iterable[Found], whys: Mapping[Reason, tuple[str, str]] = WHY
 ) -> tuple[Problem, ...]:
-    """Return a group's problems, one for each kind, with the values for ``--skip``. ``whys``: text
-    and fix of each kind."""
+    """Return a group's problems, one for each kind, with the values for ``--skip``. ``whys``: the
+    text and the fix for each kind."""
     by_kind: dict[Reason, list[TopicPartition]] = {}
     for one in found:
         if one.kind is not None:

@@ -103,13 +103,12 @@ def choose(
     renames: Sequence[Rename],
     listed: Iterable[str] | None = None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the ZooKeeper name of each chosen name, and the Kafka names of groups whose names
-    differ.
+    """Return two maps: from chosen names to names in ZooKeeper, and from ZooKeeper names to Kafka
+    names, if different.
 
-    The second map is from names in ZooKeeper to names in Kafka. On the way back from Kafka,
-    patterns choose only groups that were moved to Kafka, so that no other group in Kafka gets an
-    old consumer's znodes. Each group gets the name that it had before the move. ``listed``: the
-    chosen groups, if a file names them. Raises MigrationError.
+    On the way back from Kafka, patterns choose only groups that were moved to Kafka, so that no
+    other group in Kafka gets an old consumer's znodes. Each group gets the name that it had before
+    the move. ``listed``: the chosen groups, if a file names them. Raises MigrationError.
     """
     if direction is Direction.ZK_TO_KAFKA:
         known = stores.group_names(Store.ZOOKEEPER)

@@ -60,8 +60,8 @@ def work_options(
     wait: float = 60.0,
     journal: str = "zkmigrate-COMMAND.journal",
 ) -> Callable[[F], F]:
-    """Add the options that all commands share which change groups. The command receives them as
-    ``work``.
+    """Add the options that are common to all commands that change groups. The command receives them
+    as ``work``.
 
     ``waits``: the help of ``--wait``; empty if there is no such option. ``journal``: the default of
     ``--journal``, for its help.

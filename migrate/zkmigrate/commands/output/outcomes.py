@@ -27,8 +27,8 @@ class Outcomes:
     Args:
         verb: the action on the groups, such as ``moving``.
         work: the operator's options.
-        named: the groups that were chosen by name; ``None``: all. Of the others, those with nothing
-            to do have no row, and those that are skipped need no attention.
+        named: the groups that were chosen by name; ``None``: all. Other groups have no row if there
+            is nothing to do, and need no attention if they are skipped.
     """
 
     def __init__(self, verb: str, work: Work, named: Iterable[str] | None = None) -> None:

@@ -282,7 +282,7 @@ def in_form(
     """Return the columns and cells of rows for an output format.
 
     Each row must have a value for every column of the schema. A table hides some columns, and shows
-    a group's name in Kafka after its name.
+    a group's name in Kafka after its ZooKeeper name.
     """
     columns = SCHEMAS[schema].columns
     cells = [tuple(_cell(value, how) for value in row) for row in rows]

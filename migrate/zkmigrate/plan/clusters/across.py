@@ -25,8 +25,8 @@ Why = tuple[Reason, str]
 def differing(
     planned: Mapping[TopicPartition, int | None], held: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """Return the partitions that have another offset in the other cluster than planned. Those that
-    have none there, or are not planned, do not count."""
+    """Return the partitions whose offset in the other cluster differs from the plan. Partitions
+    without an offset there, or without a plan, do not count."""
     return [tp for tp, one in sorted(held.items()) if planned.get(tp, one) != one]
 
 
@@ -61,8 +61,8 @@ def copy_in(held: KafkaOffset) -> Copy | None:
 def positions(
     state: GroupState, lead: Store | None = None
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Why]] | Why:
-    """Return the offsets to translate, and why those of other partitions are not. If none can be
-    translated, return only the reason.
+    """Return the offsets to translate, and why other partitions' offsets are not translated. If
+    none can be translated, return only the reason.
 
     ``lead``: the store whose offsets are right. Without it, the stores must not differ, but Kafka
     alone may have offsets.

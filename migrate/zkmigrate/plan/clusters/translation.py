@@ -30,7 +30,7 @@ _ENOUGH: Final = 3
 
 
 class Seen(NamedTuple):
-    """The data of a record by which records of two logs are compared.
+    """The data by which a record is compared with the records in another log.
 
     Args:
         offset: the record's offset in its own log.
