@@ -132,7 +132,7 @@ def unusable(brokers: BrokersSnapshot, bootstrap: bool) -> list[str]:
     """Return a note for each unusable broker. If none is usable, a last note names the option to
     set.
 
-    ``bootstrap``: the brokers were not found in ZooKeeper, and the last note is left out.
+    ``bootstrap``: the brokers were found with this option, so the last note is left out.
     """
     notes = list(brokers.faults)
     if not brokers.endpoints and not bootstrap:

@@ -25,7 +25,7 @@ from zkconsumer.journal.recorder import Entry, MemberRecorder
 
 
 class LiveRecorder(MemberRecorder):
-    """A ``MemberRecorder`` of a migratable member. Its entries are summaries that cannot be
+    """A ``MemberRecorder`` for a migratable member. Its entries are summaries that cannot be
     replayed."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:

@@ -151,8 +151,8 @@ class JvmMember:
     Args:
         jvm: the process in which it runs.
         config: the original consumer's properties.
-        topics: topic to number of streams; or instead
-        whitelist, blacklist: a regex, with ``streams`` streams.
+        topics: topic to number of streams.
+        whitelist, blacklist: instead of ``topics``, a regex with ``streams`` streams.
         file: a ``.properties`` file that Java reads; ``config`` takes precedence.
 
     ``group.id`` and ``consumer.id`` must be given, in ``config`` or ``file``.

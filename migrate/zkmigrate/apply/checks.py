@@ -72,7 +72,7 @@ class Checks:
     def as_expected(self, change: Change, resumed: bool, claimed: bool = False) -> Held:
         """Check that the group has no member, and that Kafka and the marker are as expected.
 
-        Returns Kafka's offsets. Also checks that there are no offsets that the plan does not know.
+        Returns Kafka's offsets. Also checks that there are no offsets that are not in the plan.
         Call it before the group is claimed, so that a group that will be refused is not changed,
         and again with ``claimed`` after that, when old consumers can no longer add offsets. Raises
         GroupInUseError, GroupRefusedError.

@@ -164,9 +164,9 @@ def follow_record(group: str, in_kafka: bool, locked: bool) -> Script[str | None
     """Lock or unlock a mirrored group as its record requires. Return why members cannot be kept
     out, otherwise ``None``. ``locked``: whether the record required a lock when it was read.
 
-    If Kafka leads and ``locked`` is set, the group is locked again even if it already is, because
-    an ``undo`` may be about to unlock it. After that, or if ZooKeeper leads, the record is read
-    again and the group is unlocked if the record no longer requires a lock. If Kafka leads and
+    If Kafka leads and ``locked`` is set, the group is locked again even if it is already locked,
+    because an ``undo`` may be about to unlock it. After that, or if ZooKeeper leads, the record is
+    read again and the group is unlocked if the record no longer requires a lock. If Kafka leads and
     ``locked`` is not set, nothing is done.
     """
     fault = None

@@ -217,10 +217,10 @@ def write_marker(
 
 
 def like_root(group: str, path: str) -> Script[None]:
-    """Give a new znode the access list of the group's znode, if that is readable.
+    """Give a new znode the access list of the group's znode, if that list is readable.
 
-    The new znode shows which store is valid, so no other user may write it. A list that would let
-    no user change the znode again is not used.
+    The new znode shows which store is valid, so no other user may write it. A list that would
+    prevent all later changes is not used.
     """
     try:
         root = yield from read(GetAcl(GroupPaths(group).root))

@@ -132,9 +132,9 @@ class Mirroring:
     ) -> Iterator[Result]:
         """Start to mirror groups. Yield the outcome of each, even if it is already mirrored.
 
-        ``lead``: the store whose offsets replace those of the other store, if they differ. It also
-        restarts a mirror that has stopped. ``again``: the group was refused at an earlier attempt.
-        Then ``lead`` is ignored, because the stores may have changed since the operator chose it.
+        ``lead``: the store whose offsets replace those of the other store, if they differ. ``lead``
+        also restarts a stopped mirror. ``again``: the group was refused at an earlier attempt. Then
+        ``lead`` is ignored, because the stores may have changed since the operator chose it.
         """
         others: list[str] = []
         names = list(groups)

@@ -29,9 +29,8 @@ class Facts:
             any.
         ids_locked: whether legacy consumers are kept from registering.
         plain: members of the coordinator's group that are not migratable.
-        former: members of the coordinator's group that have the client id of a migratable member
-            but a different member id. After a restart, the old member remains there until its
-            session ends.
+        former: members of the coordinator's group that are not migratable members but have the
+            client id of one. After a restart, the old member remains there until its session ends.
         in_zookeeper: the offsets in ZooKeeper.
         in_kafka: the offsets in Kafka.
         misplaced: the offsets in ``/consumers/GROUP/offset``, which members do not read.

@@ -157,8 +157,8 @@ def first_leader(
     cannot start, return why.
 
     ``wanted``: the store that the operator chose. Its offsets then replace those of the other
-    store, unless ``overwrite`` is false. ``before``: the agreed offsets when the mirror stopped.
-    One that has since expired in the new leader is restored.
+    store, unless ``overwrite`` is false. ``before``: the agreed offsets when the mirror stopped. An
+    offset that has since expired in the new leader is restored.
     """
     if len(seen.members_in) > 1:
         return Reason.BOTH_SIDES, _both_sides(seen)

@@ -58,8 +58,8 @@ def _look(paths: list[str]) -> Script[list[tuple[Node | None, list[str]]]]:
 
 
 def read_below(zk: BlockingZk, top: str, most: int = 200_000) -> dict[str, Node]:
-    """Return every znode at and below a path. Raises ZooKeeperError if one cannot be read, and
-    ValueError if there is none, or if there are more than ``most``."""
+    """Return every znode at and below a path. Raises ZooKeeperError if a znode cannot be read, and
+    ValueError if there is no znode, or if there are more than ``most``."""
     found: dict[str, Node] = {}
     for path, node in walk(zk, top):
         if isinstance(node, ZooKeeperError):

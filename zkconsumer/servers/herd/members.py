@@ -96,7 +96,7 @@ class IdlePlane:
         return {tp: self._positions.pop(tp) for tp in partitions if tp in self._positions}
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Do nothing: there are no positions."""
+        """Do nothing: the positions of stopped partitions are already gone."""
 
     def positions(self) -> dict[TopicPartition, int]:
         """The position of each partition."""

@@ -22,8 +22,7 @@ _DONE_SECONDS = 60.0
 
 @contextmanager
 def zookeeper_session(zookeeper: str) -> Iterator[KazooClient]:
-    """Yield a connected kazoo client for ``HOST:PORT[/CHROOT]``, whose session is closed at the
-    end.
+    """Yield a connected kazoo client for ``HOST:PORT[/CHROOT]``, and close its session at the end.
 
     kazoo errors are raised as ``ClusterError``.
     """

@@ -311,8 +311,7 @@ class Observer:
         reading.active = True
 
     def stopped(self, tp: TopicPartition, session: int) -> None:
-        """Record that the member which delivers ``tp`` in ``session`` stops delivering its
-        messages."""
+        """Record that the member in ``session`` stops delivering messages of ``tp``."""
         reading = self._reading.get((tp, session))
         if reading is not None:
             reading.active = False

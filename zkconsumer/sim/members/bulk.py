@@ -87,9 +87,9 @@ class Load:
         return round((self.slowdown - 1.0) * (round_trip_us + self.read_us))
 
     def start(self, reads: int, cycle_us: int, first_us: int, done: Callable[[], None]) -> Chain:
-        """Start a chain of ``reads`` reads. Without a slowdown the first is served after
-        ``first_us``, and each further one ``cycle_us`` later. ``done`` is called when the last is
-        answered."""
+        """Start a chain of ``reads`` reads. Without a slowdown the first read is served after
+        ``first_us``, and each further read ``cycle_us`` later. ``done`` is called when the last
+        read is answered."""
         self._advance()
         self._count += 1
         chain = Chain(self._kernel.now_us, self._progress, cycle_us, first_us, reads, done)

@@ -75,7 +75,7 @@ class ConsumerGroupCoordinator:
     topic.
 
     Args:
-        interval: seconds between two target assignments (``group.consumer.assignment.interval.ms``)
+        interval: seconds between target assignments (``group.consumer.assignment.interval.ms``).
         heartbeat: seconds between heartbeats, as sent to members.
         watch: receives the decisions.
         brokers: the running brokers.

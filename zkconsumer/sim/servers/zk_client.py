@@ -88,9 +88,9 @@ class Connection:
     """One TCP connection: FIFO in each direction, unusable once closed.
 
     ``in_flight`` counts messages on their way to the server. ``may_arrive`` is how many of these
-    still arrive after the connection broke. ``up_us`` and ``down_us`` are the arrival times of the
-    last message to the server and to the client. ``trip_us`` is the delay of a message; ``None``:
-    drawn at random.
+    still arrive after the connection has broken. ``up_us`` and ``down_us`` are the arrival times of
+    the last message to the server and to the client. ``trip_us`` is the delay of a message;
+    ``None``: drawn at random.
     """
 
     __slots__ = (
@@ -258,9 +258,9 @@ class FakeSession:
     def disconnect(self, duration: float) -> None:
         """Cut the connection now and let the client try again after ``duration`` seconds.
 
-        A first part (of random length) of the requests in flight still reaches the server. The
-        client gets CONNECTION_LOSS for everything unanswered, applied or not. When the session has
-        timed out by the time of the new connection, the client gets LOST.
+        The first requests in flight (a random number of them) still reach the server. The client
+        gets CONNECTION_LOSS for everything unanswered, applied or not. If the session has timed out
+        before the client reconnects, the client gets LOST.
         """
         if self._killed:
             return

@@ -397,7 +397,7 @@ def problems_of(
 
 
 def names_there(topics: Iterable[str], renames: Sequence[Rename]) -> dict[str, str]:
-    """Return the name of each topic in the other cluster. Raises UsageError if one is illegal or
+    """Return the name of each topic in the other cluster. Raises UsageError if a name is illegal or
     occurs twice."""
     names = {topic: name_there(topic, renames) for topic in topics}
     for name in names.values():

@@ -98,8 +98,8 @@ class Excerpt:
 
 
 def shared_part(excerpt: Excerpt, other: Excerpt) -> Excerpt | None:
-    """Return an excerpt without the records before the first and after the last that ``other`` also
-    has; ``None`` if they share no record.
+    """Return the part of an excerpt from the first to the last record that ``other`` also has;
+    ``None`` if they share no record.
 
     The removed records were not copied from one cluster to the other, and would disturb the order
     of timestamps.
@@ -137,7 +137,7 @@ class Translation(NamedTuple):
         only_here: records that the source has more often than the target, although the part of the
             target that was read should have them all. If another partition of the target has them,
             the target is not a copy.
-        only_there: records that the target has more often, likewise.
+        only_there: likewise, records that the target has more often.
         differs: whether the target has the records in another order, or has lost some without a
             gap.
     """
