@@ -220,10 +220,10 @@ def _check_logs(
     for tp, offset in left.items():
         state = states.get(topics[tp.topic])
         if state is None or len(state.partitions) != len(there[tp.topic].partitions):
-            text = f"topic {tp.topic} of the other cluster has another number of partitions"
+            text = f"topic {tp.topic} in the other cluster has a different number of partitions"
             raise refused(plan.in_kafka, Reason.CHANGED, f"{text}: plan again")
         log = other.contents.around(tp, offset, 0)
         if not log.earliest <= offset <= log.latest:
             text = f"{tp} has no offset {offset} in the other cluster any more"
-            text += f", its log is {log.earliest}-{log.latest}: plan again"
+            text += f"; its log is {log.earliest}-{log.latest}: plan again"
             raise refused(plan.in_kafka, Reason.OUT_OF_RANGE, text)

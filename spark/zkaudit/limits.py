@@ -31,7 +31,8 @@ class Limits:
     )
     storm_seconds: float = _limit(600.0, "Length of the window in which rebalances are counted.")
     storm_per_minute: float = _limit(
-        6.0, "A rebalance storm with this many rebalances a minute or more is `high`, not `medium`."
+        6.0,
+        "A rebalance storm with at least this many rebalances a minute is `high`, not `medium`.",
     )
     contention: int = _limit(20, "Report a rebalance with at least this many refused claims.")
     flapping_expiries: int = _limit(
@@ -42,8 +43,8 @@ class Limits:
     flapping_seconds: float = _limit(3600.0, "Length of the window for --flapping-expiries.")
     stalled_seconds: float = _limit(
         300.0,
-        "Report an owner that committed regularly, but then committed nothing for this long, while "
-        "other members of its group did; also if it stopped committing for one partition only.",
+        "Report an owner that committed regularly and then committed nothing for this long while "
+        "other members continued, or nothing for one of its partitions.",
     )
     jump_rate: float = _limit(
         200_000.0,
@@ -59,6 +60,6 @@ class Limits:
     standstill_seconds: float = _limit(
         600.0,
         "Report a live migration that makes no progress for this long: a mode that a "
-        "member has not acknowledged, or a group left in mode locked or kafka.",
+        "member has not acknowledged, or a group left in mode `locked` or `kafka`.",
     )
     herd_members: int = _limit(50, "Report a change that notified at least this many members.")

@@ -45,7 +45,7 @@ def test_an_open_transaction_is_waited_for(bench: Bench, group: str, topic: str)
         bench.set_kafka(other, topic, {0: 4})
         mine, theirs = read_states(stores, [group, other], {}, False)
         assert isinstance(mine, tuple)
-        assert "a transaction that commits it is open" in mine[1].what
+        assert "an open transaction is committing it" in mine[1].what
         assert "let the transaction end" in mine[1].fix
         assert isinstance(theirs, GroupState), "only that group is unreadable"
     producer.commit_transaction(30)

@@ -306,8 +306,7 @@ def write_offsets(
         raise GroupChangedError(
             f"group {group}: {len(changes)} offsets are written, but {printable(shown(others))} "
             "registered in the meantime and may have read the old ones: stop these members, then "
-            "import "
-            "again"
+            "import again"
         )
 
 

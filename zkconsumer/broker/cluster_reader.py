@@ -84,7 +84,7 @@ class ClusterReader:
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         raise BrokerUnavailableError(
             f"bootstrap.servers={self._servers}: no broker is usable: {why}{more}; check that "
-            f"this listener offers {self._security.protocol}"
+            f"these addresses are {self._security.protocol} listeners"
         )
 
     def execute(self, _request: None, _permission: Permission) -> ClusterView | str:

@@ -159,7 +159,7 @@ def choose(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> lis
 @click.option(
     "--kafka-offsets",
     is_flag=True,
-    help="For a group in ZooKeeper, show the offsets that it has in Kafka, as Kafka's tool does.",
+    help="For a group in ZooKeeper, show its offsets in Kafka, as kafka-consumer-groups does.",
 )
 @servers_options
 @format_options
@@ -322,7 +322,7 @@ def verify(
     "--force",
     is_flag=True,
     help="Also delete groups that were moved to Kafka, are locked by zkmigrate, or are in a live "
-    "move; then also delete the record of the move and the lock.",
+    "move. The record of the move and the lock are deleted too.",
 )
 @zookeeper_options
 def delete(

@@ -80,7 +80,9 @@ def _unescape(text: str) -> str:
         if escaped[0] != "u":
             return _CONTROLS.get(escaped, escaped)
         if len(escaped) == 1:
-            raise ValueError(r"\u is not followed by four hexadecimal digits: write \\u or fix it")
+            raise ValueError(
+                r"\u is not followed by four hexadecimal digits: add them, or write \\u for \u"
+            )
         return chr(int(escaped[1:], 16))
 
     return _ESCAPE.sub(replace, text)

@@ -122,7 +122,7 @@ def count_option(
 
 def format_options(command: F) -> F:
     """Add ``--json`` and ``--csv``, which the command receives as ``how``."""
-    forms = {"json": "Print JSON on stdout.", "csv": "Print CSV with a heading."}
+    forms = {"json": "Print JSON on stdout.", "csv": "Print CSV with a header line."}
     return flags("how", "table", forms)(command)
 
 

@@ -58,7 +58,9 @@ def check_layout(group: str, planned: ReadAs, stores: Stores) -> None:
     ]
     if changed:
         text = f"{place.path}: offsets of {shown(map(str, changed))} have changed since the plan"
-        raise refused(group, Reason.CHANGED, f"{text}: stop that client, then plan again")
+        raise refused(
+            group, Reason.CHANGED, f"{text}: stop the client that commits, then plan again"
+        )
 
 
 class Checks:

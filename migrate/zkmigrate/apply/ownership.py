@@ -259,7 +259,7 @@ def _still_unwritten(
         raise refused(
             hold.group,
             Reason.OTHER_WRITER,
-            f"{tp} was written in ZooKeeper while the group was moved: a consumer is still "
+            f"{tp} was written in ZooKeeper while the group was being moved: a consumer is still "
             "running; stop it, then plan again",
         )
 

@@ -425,7 +425,8 @@ class Steps:
                 change.group,
                 Reason.OTHER_WRITER,
                 f"{tp}: a client that is not a member committed {offset} to Kafka while the group "
-                "was moved; the group's offset was restored: stop that client, then plan again",
+                "was being moved; the group's offset was restored: stop that client, then plan "
+                "again",
             )
 
     def _overwritten(

@@ -52,12 +52,13 @@ if TYPE_CHECKING:
 @click.option(
     "--sha256",
     metavar="HEX",
-    help="Do nothing unless PLAN has this SHA-256, which plan printed and the reviewers approved.",
+    help="Do nothing unless PLAN has this SHA-256, which zkmigrate plan printed and the reviewers "
+    "approved.",
 )
 @click.option(
     "--to-config",
     metavar="FILE",
-    help="Like --command-config, for the brokers of the other cluster in PLAN.",
+    help="The --command-config of the other cluster in PLAN.",
 )
 def apply(
     plan: str,
@@ -69,12 +70,13 @@ def apply(
 ) -> None:
     """Carry out PLAN.
 
-    Before the command writes anything, it claims each group's partitions, as a member would. After
-    a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
+    Groups that are not ready are skipped. Before the command writes anything, it claims each
+    group's partitions, as a member would. After a crash, run the same command again, and it
+    resumes. A dry run shows the remaining groups.
 
-    A plan for another cluster is carried out there; this cluster is not changed. If the plan
-    is from another cluster, the group must have stopped there, and its offsets must not have
-    changed since.
+    A plan for another cluster is carried out there; this cluster is not changed. If the plan moves
+    groups back from another cluster, they must have stopped there, and their offsets there must not
+    have changed since the plan was made.
     """
     where = journal_path(plan, work.journal)
     loaded = load(plan, work.which, limit, where, sha256, elsewhere=True)

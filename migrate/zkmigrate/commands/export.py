@@ -78,10 +78,10 @@ def export(
     """Export the offsets that groups have in ZooKeeper, or in Kafka.
 
     With a single --group that is not a pattern, the CSV has no group column. All formats can
-    be read with zkmigrate plan --from-file and reset --from-file.
+    be read with `zkmigrate plan --from-file` and `zkconsumer offsets reset --from-file`.
 
     Offsets that a 1.1.0 broker stored in 'offset' instead of 'offsets' are included where there is
-    no other offset. The command names what it cannot export.
+    no other offset. The command reports what it cannot export.
     """
     if as_json:
         no_effect("--json", "form")

@@ -33,7 +33,7 @@ def live(step: str, work: Work) -> None:
     is ready, writes the group's mode and waits until all members act on it. To resume an
     interrupted step, run the same command again, on any machine.
 
-    prepare: give groups a mode, and name the members that are not migratable. Restart these as
+    prepare: give groups a mode, and list the members that are not migratable. Restart these as
     MigratableConsumerConnector, one at a time. Then run zkmigrate lock. A mirrored group where
     ZooKeeper leads is no longer mirrored.
 

@@ -58,9 +58,9 @@ def lock(work: Work, hold: bool) -> None:
 
     Afterwards, no client may create a registration below the group's ids znode, so an old consumer
     fails with NoAuth when it starts. The command locks groups that were moved to Kafka, and groups
-    to which live prepare has given a mode. Other groups are skipped.
+    for which 'zkmigrate live prepare' has set a mode. Other groups are skipped.
 
-    With --hold, the command ends when no unlocked group is left.
+    With --hold, the command ends when no group is held any more.
     """
     if hold:
         unused = ("execute", "only_problems", "csv", "wait", "parallel", "before_group",
@@ -79,8 +79,8 @@ def unlock(work: Work) -> None:
     """Let old consumers start again.
 
     In a group that was moved to Kafka, a consumer that starts resumes from the offsets in
-    ZooKeeper, so move the offsets back first. A group in a live move is refused in the modes kafka
-    and open, in which the coordinator assigns its partitions.
+    ZooKeeper, so move the offsets back first. A group in a live move is refused in the modes
+    'kafka' and 'open', in which the coordinator assigns its partitions.
     """
     from zkmigrate.apply import guard
 

@@ -67,8 +67,8 @@ session expires."""
     "--lead",
     type=click.Choice([one.value for one in Store]),
     help="The store whose offsets are correct. Where the stores differ at the start, or after the "
-    "mirror has stopped, its offsets replace those of the other store. With --to-cluster, its "
-    "offsets are translated, and no store is changed.",
+    "mirror has stopped, the other store gets these offsets. With --to-cluster, they are "
+    "translated, and no store is changed.",
 )
 @click.option(
     "--when-empty",
@@ -91,8 +91,8 @@ session expires."""
     "Kafka is then read every ten seconds, or less often with more than 600 groups.",
 )
 @target_options(
-    "Keep the offsets in this cluster, which mirrors the topics, in step with the group's own. "
-    "Without --execute, show how far they are behind."
+    "Keep the offsets in this cluster, which mirrors the topics, in step with the group's own "
+    "offsets. Without --execute, show how far they are behind."
 )
 @metrics_option
 @server_options
@@ -111,22 +111,24 @@ def mirror(
     only_problems: bool,
     how: How,
 ) -> None:
-    """Keep both stores of groups in step.
+    """Keep the offsets of groups in step in both stores.
 
     Each offset that is stored in the leading store is copied to the other store, until you run
     zkmigrate complete, or this command with --end. ZooKeeper leads first; after zkmigrate cut-over
-    Kafka leads. This lets a program go back at any time without losing its position: see undo.
+    Kafka leads. So the old program can take over again at any time, where the new one stopped: see
+    zkmigrate undo.
 
     The command runs until Ctrl-C, and prints a row when the state of a group changes. If it is
     killed, run it again, on any machine. A second process for the same groups is on standby. Groups
     are chosen when the command begins.
 
     The mirror stops copying a group if members run on both sides, or if a client has committed to
-    the store that does not lead. The group's row shows the offsets of both stores. Then start the
-    mirror again with --lead.
+    the store that does not lead. The group's row shows the offsets of both stores. To continue,
+    start the mirror again with --lead.
 
-    With --to-cluster, the mirror translates each offset by content, as plan does, and stores it in
-    the other cluster when it is proven. Hand the group over with cut-over --to-cluster.
+    With --to-cluster, the mirror finds the record of each offset in the other cluster, as zkmigrate
+    plan does. Once the new offset is proven, it is stored there. Hand the group over with zkmigrate
+    cut-over --to-cluster.
     """
     if end and (lead or when_empty or once):
         raise click.UsageError("--end cannot be used together with --lead, --when-empty or --once")
@@ -299,7 +301,7 @@ def _as_look(steps: list[Step], progress: Progress, only_problems: bool) -> Look
 @click.option(
     "--lead",
     type=click.Choice([one.value for one in Store]),
-    help="With --to-cluster: the store whose offsets are right, as for mirror.",
+    help="With --to-cluster: the store whose offsets are correct, as for zkmigrate mirror.",
 )
 def cut_over(work: Work, lead: str | None, elsewhere: ToCluster | None) -> None:
     """Let a mirrored group's new program take over.
@@ -311,9 +313,9 @@ def cut_over(work: Work, lead: str | None, elsewhere: ToCluster | None) -> None:
     If old members remain after --wait, the group stays locked: stop them and run the command again,
     or run zkmigrate undo.
 
-    With --to-cluster, the command copies the last offsets to the other cluster as soon as its
-    topics have the records there. After that, nothing is copied. zkmigrate unlock lets old
-    members start again.
+    With --to-cluster, the command copies the last offsets to the other cluster as soon as the
+    records have arrived there. After that, nothing is copied. zkmigrate unlock lets old members
+    start again.
     """
     if elsewhere is not None:
         no_effect("--to-cluster", "parallel")
@@ -364,8 +366,8 @@ def complete(work: Work) -> None:
 
     A mirrored group must have been cut over. The command compares both stores once more.
 
-    For a live move, live finalize must be done, and all members must be plain consumers. With
-    --all or a pattern, groups that are not ready for this are left out.
+    For a live move, 'zkmigrate live finalize' must have been run, and all members must be
+    plain consumers. With --all or a pattern, groups that are not ready for this are left out.
     """
     from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 

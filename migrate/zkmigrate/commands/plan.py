@@ -40,13 +40,13 @@ from zkmigrate.stores.cluster import Servers
 @click.option(
     "--at-apply",
     is_flag=True,
-    help="The plan records decisions only. Groups may run until apply, which reads their offsets.",
+    help="Record decisions only. Groups may run until zkmigrate apply reads their offsets.",
 )
 @click.option("--out", metavar="PLAN", help="Write the plan to this new file.")
 @click.option(
     "--decisions-out",
     metavar="FILE",
-    help="Write a file to fill in for --decisions.",
+    help="Write a template for --decisions.",
 )
 @click.option(
     "--from-file",
@@ -76,9 +76,8 @@ def plan(
 ) -> None:
     """Show which groups can be moved, and what prevents the others.
 
-    With --out, also write a plan to review. Nothing else is changed. apply skips groups that are
-    not ready. A group is refused if it needs a decision that no option or file makes. The value
-    skip leaves offsets where they are.
+    With --out, also write a plan to review. Nothing else is changed. A group is refused if it needs
+    a decision that no option or file makes. The value 'skip' leaves offsets where they are.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:

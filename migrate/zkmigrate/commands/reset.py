@@ -104,7 +104,9 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
 @click.option("--to-earliest", is_flag=True, help="To the beginning of the log.")
 @click.option("--to-latest", is_flag=True, help="To the end of the log.")
 @click.option(
-    "--to-current", is_flag=True, help="Keep the offset, or use the nearest one in the log."
+    "--to-current",
+    is_flag=True,
+    help="Keep valid offsets; replace others by the nearest valid one.",
 )
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset.")
 @click.option(
@@ -124,7 +126,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     "--shift-by",
     type=int,
     metavar="N",
-    help="Forward by N messages, or back if N < 0. A repeated command shifts the offsets again.",
+    help="Forward by N messages, or back if N < 0. Repeating the command shifts them again.",
 )
 @click.option(
     "--from-file",
@@ -154,7 +156,7 @@ def reset(
     """Set the offsets of stopped groups.
 
     The options are those of kafka-consumer-groups --reset-offsets, for groups in ZooKeeper and in
-    Kafka. An offset outside the log is replaced by the nearest one in it. Each group is claimed
+    Kafka. An offset outside the log is replaced by the nearest valid offset. Each group is claimed
     while its offsets are set, as in a move. The journal records who set them, the previous offsets
     and each group's outcome.
     """
@@ -172,7 +174,7 @@ def reset(
     given = [target for target in targets if target is not None]
     at_most_one(option for option, one in zip(_TARGETS, targets, strict=True) if one is not None)
     if not given:
-        raise click.UsageError(f"choose where to set the offsets with one of {', '.join(_TARGETS)}")
+        raise click.UsageError(f"choose the new offsets with one of {', '.join(_TARGETS)}")
     if from_file is not None:
         no_effect("--from-file", "topics", "all_topics")
     elif topics and all_topics:

@@ -80,9 +80,9 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
     copy back: new consumers have committed since the move, so ZooKeeper gets their offsets. Stop
     them first.
 
-    live back: the members go back to mode zookeeper while they run, then the group is unlocked.
+    live back: the members return to mode 'zookeeper' while they run, then the group is unlocked.
 
-    mirror back: ZooKeeper leads again, or a waiting cut-over is taken back. The group stays
+    mirror back: ZooKeeper leads again, or a pending cut-over is cancelled. The group stays
     mirrored. Stop the new consumers first.
 
     unlock: the group was only locked.

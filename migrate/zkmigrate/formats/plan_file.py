@@ -218,9 +218,9 @@ def load(path: str, elsewhere: bool = False) -> PlanFile:
         count = sum(1 for _ in reader.groups())
     if reader.to is not None and not elsewhere:
         raise PlanFileError(
-            f"{path} is a plan for another cluster, and only apply accepts such plans: they change "
-            "nothing in this cluster; to undo one, delete the groups in the other cluster with its "
-            "own tools"
+            f"{path} is a plan for another cluster, and only zkmigrate apply accepts such plans: "
+            "they change nothing in this cluster; to undo such a plan, delete the groups in the "
+            "other cluster with Kafka's tools"
         )
     return reader.plan(_StoredGroups(path, stamp, count))
 
@@ -253,7 +253,7 @@ class _StoredGroups:
             for group in _Reader(self.path, file).groups():
                 if _stamp(file) != self.stamp:
                     raise PlanFileError(
-                        f"{self.path} changed while it was read: run the command again"
+                        f"{self.path} changed while it was being read: run the command again"
                     )
                 yield group
 

@@ -122,7 +122,7 @@ def check_undone(state: GroupState, store: Store, rows: Iterable[Reset]) -> None
             state.group,
             Reason.WOULD_UNDO,
             f"{shown(above)}: a member with dual commit begins at the higher offset, which "
-            f"would undo this: use --store {BOTH}",
+            f"would undo the reset: use --store {BOTH}",
         )
 
 

@@ -112,9 +112,9 @@ def decode(where: str, node: Node) -> MigrationMarker:
         if odd or (type(document["version"]) is int and document["version"] > FORMAT):
             raise ZnodeFormatError(
                 where,
-                "was written by another version of zkmigrate, and this one does not know all of it"
+                "was written by another version of zkmigrate, and this one cannot read all of it"
                 + (f" ({', '.join(odd)})" if odd else "")
-                + ": use that version",
+                + ": use the other version",
             )
         if (
             document["version"] != FORMAT

@@ -66,7 +66,9 @@ def read_below(zk: BlockingZk, top: str, most: int = 200_000) -> dict[str, Node]
             raise node
         found[path] = node
         if len(found) > most:
-            raise ValueError(f"{top} has more than {most} znodes below it: use a lower path")
+            raise ValueError(
+                f"{top} has more than {most} znodes below it: name a path further down"
+            )
     if not found:
         raise ValueError(f"{top} does not exist in this chroot")
     return found

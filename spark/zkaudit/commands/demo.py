@@ -15,9 +15,11 @@ from zkaudit.errors import AuditError
     metavar="DIR",
     default="build/demo-audit",
     show_default=True,
-    help="New directory for servers, tables and report.",
+    help="New directory for the servers' files, the tables and the report.",
 )
-@click.option("--clean", is_flag=True, help="Inject no faults, and fail if the audit finds any.")
+@click.option(
+    "--clean", is_flag=True, help="Inject no faults, and fail if the audit has a finding."
+)
 def demo_command(out: str, clean: bool) -> int:
     """Run members with injected faults, then audit them.
 

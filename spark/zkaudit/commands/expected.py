@@ -38,9 +38,9 @@ def expected_option(command: F) -> F:
         "--expected",
         metavar="FILE",
         callback=_parsed,
-        help="File of expected findings. Each line has the id of a finding, its severity, and "
-        "for example a date and a reason. Expected findings do not count for --fail-on, unless "
-        "they have become more severe. Ids that are not in the audit are printed.",
+        help="File of expected findings. Each line has a finding's id and severity, and "
+        "optionally a remark, such as a date and a reason. Expected findings do not count for "
+        "--fail-on, unless they have become more severe. Ids that are not in the audit are printed.",
     )
     return option(command)
 

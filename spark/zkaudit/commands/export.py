@@ -49,8 +49,8 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
 @click.option(
     "--run-id",
     metavar="ID",
-    help="Value of the column run_id. With --append, a value that a table already has is an "
-    "error.  [default: time and a random number]",
+    help="Value of the column run_id. With --append, a value that is already in a table is "
+    "an error.  [default: time and a random number]",
 )
 @click.option(
     "--conf",
@@ -58,7 +58,7 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     metavar="KEY=VALUE",
     multiple=True,
     callback=_settings,
-    help="A setting of Spark, as for spark-submit; may be repeated.",
+    help="A Spark setting, as for spark-submit; may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @master_option
@@ -77,7 +77,7 @@ def export_command(
     """Write the tables of an audit to a data lake or a catalog.
 
     OUT is the directory of a finished audit. Each table is PLACE/TABLE or NAME.TABLE, with
-    two more columns: run_id and run_time. The table runs has one row for each complete export,
+    two more columns: run_id and run_time. The table `runs` has one row for each complete export,
     with the audit's summary as JSON.
     """
     if place is None and catalog is None:

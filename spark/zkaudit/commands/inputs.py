@@ -102,8 +102,8 @@ _OPTIONS = (
         "--journals",
         metavar="DIR",
         multiple=True,
-        help="Members' journals: a file, a directory of *.jsonl (zkconsumer.journal.dir), or the "
-        "URL of one.",
+        help="Members' journals: a file, a directory of *.jsonl files (zkconsumer.journal.dir), "
+        "or the URL of either.",
     ),
     click.option(
         "--bootstrap-server",
@@ -118,7 +118,7 @@ _OPTIONS = (
         "Spark's workers read it at the same path.",
     ),
     click.option(
-        "--out", metavar="DIR", required=True, help="Directory for tables and the report."
+        "--out", metavar="DIR", required=True, help="Directory for the tables and the report."
     ),
     group_option,
     regex_option,

@@ -62,11 +62,11 @@ def log_command(
     as_json: bool,
     timeline: bool,
 ) -> None:
-    """Print every change of GROUP in plain words.
+    """Print every change in GROUP in plain words.
 
-    The changes are listed in the order of their transactions: members that register or leave,
-    owners that claim, release or lose partitions, offsets with their previous value and writer,
-    live moves, and topics. Log gaps and znodes of unknown formats are listed, too. Neither Spark
+    The command shows members that register or leave, owners that claim, release or lose
+    partitions, offsets with their previous value and writer, live moves, and topics, in the order
+    of their transactions. Log gaps and znodes of unknown formats are listed, too. Neither Spark
     nor Java is needed.
     """
     from zkaudit.local.history import Question, read

@@ -95,7 +95,7 @@ def stream_command(
     """Follow a running ensemble, and keep the report up to date.
 
     Each round audits only the groups that changed. The report is written after each round, or less
-    often if it would take more than a tenth of the time, and before the command exits. Ctrl-C or
+    often if writing it takes more than a tenth of the time, and before the command exits. Ctrl-C or
     SIGTERM ends the command after the current round. To resume where it stopped, run it again with
     the same --out.
     """

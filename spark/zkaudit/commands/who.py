@@ -40,7 +40,7 @@ def _partition(_: click.Context, __: click.Parameter, text: str) -> tuple[str, i
 @click.argument("group")
 @click.argument("partition", metavar="TOPIC-PARTITION", callback=_partition)
 @question_options
-@click.option("--at", metavar="TIME", required=True, help="The time in question.")
+@click.option("--at", metavar="TIME", required=True, help="Show the owner at this time.")
 @server_logs_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def who_command(

@@ -175,7 +175,7 @@ def _chroots(history: GroupHistory, group: str, partition: tuple[str, int]) -> l
     numbers = sorted({z.partition for z in mine if z.topic == topic and z.partition is not None})
     topics = sorted({znode.topic for znode in mine})
     if numbers:
-        known = f"of {topic} they show partitions {numbers[0]} to {numbers[-1]}"
+        known = f"for {topic} they show partitions {numbers[0]} to {numbers[-1]}"
     elif topics:
         near = difflib.get_close_matches(topic, topics, n=3) or topics[:_MOST_NAMES]
         known = f"they show topic{'s' if len(near) > 1 else ''} {', '.join(near)}"

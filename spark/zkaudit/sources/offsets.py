@@ -300,6 +300,6 @@ def _records(bootstrap: str, config: str | None, part: _Range) -> Iterator[list[
                 at, deadline = moved, time.monotonic() + _STALL_SECONDS
             elif time.monotonic() > deadline:
                 raise AuditError(
-                    f"{TOPIC}-{part.partition} returns no records after offset {at} of {part.end}: "
-                    "check that it has a leader"
+                    f"{TOPIC}-{part.partition}: the broker returns no records after offset {at}, "
+                    f"although the log ends at {part.end}: check that the partition has a leader"
                 )

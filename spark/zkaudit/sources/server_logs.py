@@ -34,7 +34,9 @@ def check(places: Sequence[str]) -> None:
 def _local(place: str) -> Path:
     found = place_of(place)
     if isinstance(found, Remote):
-        raise InputMissingError(f"--server-logs {place} is a URL: copy the files")
+        raise InputMissingError(
+            f"--server-logs {place} is a URL: copy the files to a local directory, and name it"
+        )
     return found
 
 

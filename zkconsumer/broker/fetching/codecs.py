@@ -72,7 +72,7 @@ def _library(module: str, codec: str, package: str) -> ModuleType:
     except ImportError as exc:
         raise CodecUnavailableError(
             f"messages are compressed with {codec}: install {package}, "
-            "or all codecs, in a clone, with: pip install '.[codecs]'"
+            "or run pip install '.[codecs]' in a clone to install all codecs"
         ) from exc
 
 

@@ -87,8 +87,8 @@ class OneLog:
                 return records_of(got, position if lowest is None else lowest), following
             if self._limit == _MOST:
                 raise InvalidMessageError(
-                    f"{self._tp}: at offset {position} the broker sends no complete message, "
-                    "even if more bytes are requested: skip it"
+                    f"{self._tp}: the broker sends no complete message at offset {position}, "
+                    "even if more bytes are requested: skip this offset"
                 )
             self._limit = min(2 * self._limit, _MOST)
 

@@ -280,8 +280,10 @@ def _decode(
         _, size, _, magic = _ENTRY.unpack_from(data, pos)
         stop = pos + 12 + size
         try:
-            if not 0 <= magic <= 2 or size < _MIN_SIZE[magic]:
-                raise InvalidMessageError(f"an entry of {size} bytes cannot have format {magic}")
+            if not 0 <= magic <= 2:
+                raise InvalidMessageError(f"unknown message format (magic) {magic}")
+            if size < _MIN_SIZE[magic]:
+                raise InvalidMessageError(f"an entry of {size} bytes is too short for v{magic}")
             if stop > end:
                 break
             if magic == 2:

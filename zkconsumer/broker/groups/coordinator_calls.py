@@ -114,7 +114,7 @@ def until(
 def check(code: int, what: str) -> None:
     """Raise an error for a code other than 0, or TryAgainError if the request may be repeated."""
     if code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
-        raise TryAgainError(PendingOffsetsError(f"{what}: a transaction that commits it is open"))
+        raise TryAgainError(PendingOffsetsError(f"{what}: an open transaction is committing it"))
     if code:
         error = error_from_code(code, what)
         raise TryAgainError(error) if code in AWAY else error

@@ -173,7 +173,8 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     "--skip-message-on-error",
     "skip",
     is_flag=True,
-    help="Report a message that cannot be formatted on stderr, and continue with the next one.",
+    help="If a message cannot be formatted, print an error to stderr and continue with the next "
+    "message.",
 )
 @click.option(
     "--format",
@@ -201,10 +202,10 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     metavar="PORT",
     least=0,
     most=65535,
-    help="Serve Prometheus metrics on this port of 127.0.0.1; 0 uses a free one.",
+    help="Serve Prometheus metrics on this port of 127.0.0.1; 0 chooses a free port.",
 )
 @click.option("--strict", is_flag=True, help="Treat unknown configuration keys as errors.")
-@click.option("-v", "--verbose", count=True, help="Log what happens; -vv logs everything.")
+@click.option("-v", "--verbose", count=True, help="Log progress to stderr; -vv logs all details.")
 def consume(
     zookeeper: str | None,
     bootstrap: str | None,

@@ -42,12 +42,12 @@ def cluster() -> None:
     type=click.Choice(list(KAFKA_LINES)),
     default="3.9",
     show_default=True,
-    help="Kafka release. It is started with the matching ZooKeeper release; Kafka 4 needs none.",
+    help="Kafka release, started with the matching ZooKeeper release. Kafka 4 needs no ZooKeeper.",
 )
 @count_option("--brokers", default=1, most=16, help="How many brokers to start.")
 @_json_option
 def up(directory: Path, kafka: str, brokers: int, as_json: bool) -> None:
-    """Start an empty cluster and leave it running until `down`."""
+    """Start an empty cluster and leave it running until `cluster down`."""
     directory = directory.absolute()
     zookeeper = "" if kafka in KRAFT_LINES else "ZooKeeper and "
     click.echo(f"starting {zookeeper}{brokers} x Kafka {KAFKA_LINES[kafka]} ...", err=True)
@@ -60,7 +60,7 @@ def up(directory: Path, kafka: str, brokers: int, as_json: bool) -> None:
 @_dir_option
 @_json_option
 def status(directory: Path, as_json: bool) -> None:
-    """Show the cluster. The exit status is 1 unless all servers run."""
+    """Show the cluster. The exit status is 1 unless all servers are running."""
     state = background.status(directory.absolute())
     _show_addresses(state, as_json)
     for server in state.servers:
@@ -123,8 +123,8 @@ def create_topic(name: str, partitions: int, replication: int, directory: Path) 
     ports = [int(server.rpartition(":")[2]) for server in state.bootstrap.split(",")]
     if replication > len(ports):
         raise click.UsageError(
-            f"--replication-factor {replication}: the cluster has {len(ports)} brokers; start one "
-            "with more: cluster up --brokers N"
+            f"--replication-factor {replication}: the cluster has {len(ports)} brokers; start a "
+            "cluster with more: cluster up --brokers N"
         )
     if state.zookeeper:
         in_zookeeper.create_topic(state.zookeeper, ports, name, partitions, replication, {})

@@ -72,14 +72,14 @@ LOOK_SECONDS = 0.15
     "--save-svg",
     "svg",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the summary as an SVG image in this file.",
+    help="Save the summary as an SVG image in this file.",
 )
 def demo(lines: int, keep: Path | None, as_json: bool, svg: Path | None) -> int:
     """Start real servers and show a group at work, with faults.
 
     Sends lines of text found on this machine to 12 partitions, starts three members with two
-    streams each, kills one, stops one, and compares the messages sent with those delivered. The
-    exit status is 1 if a message was lost, or delivered twice without a reason.
+    streams each, kills one, lets one leave, and compares the messages sent with those delivered.
+    The exit status is 1 if a message was lost, or delivered twice without a reason.
     """
     view = View(Console(stderr=as_json, highlight=False))
     view.say("starting ZooKeeper and Kafka 3.9 ...")

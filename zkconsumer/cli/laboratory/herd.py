@@ -48,8 +48,8 @@ _MOST: Final = 1000
     "How members behave: like the JVM consumer (`scala`, or `jvm`), like this library's members "
     "(`default`), or one group of each.",
     "20",
-    "Members before the event, up to 1000; several numbers make one run each. Each member has 5 "
-    "threads.",
+    "Number of members before the event, up to 1000. With several numbers, there is one run for "
+    "each. Each member has 5 threads.",
 )
 @count_option(
     "--jvm",
@@ -66,7 +66,7 @@ _MOST: Final = 1000
     "--simulate",
     "with_simulator",
     is_flag=True,
-    help="Also simulate the same groups, and groups on a coordinator with both of its protocols, "
+    help="Also simulate the same groups, and groups on a coordinator with each of its protocols, "
     "and compare the figures.",
 )
 @count_option(

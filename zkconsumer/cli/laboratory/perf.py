@@ -61,7 +61,7 @@ messages."""
 @consumer_options()
 @click.option("--hide-header", is_flag=True, help="Print only the figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
-@click.option("-v", "--verbose", count=True, help="Log what happens; -vv logs everything.")
+@click.option("-v", "--verbose", count=True, help="Log progress to stderr; -vv logs all details.")
 def perf(
     zookeeper: str | None,
     bootstrap_server: str | None,

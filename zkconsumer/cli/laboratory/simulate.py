@@ -44,10 +44,10 @@ _MOST: Final = 10_000
     PROFILES,
     "How the group works: with members like the JVM consumer (`scala`, or `jvm`), with this "
     "library's members (`default`), on Kafka's coordinator with the classic protocol "
-    "(`coordinator`) or with that of "
-    "KIP-848 (`consumer`), or all four, one at a time.",
+    "(`coordinator`) or the KIP-848 protocol (`consumer`), or all four, one at a time.",
     "50",
-    "Members before the event, up to 10000; several numbers make one run each.",
+    "Number of members before the event, up to 10000. With several numbers, there is one run for "
+    "each.",
 )
 @click.option(
     "--seed",

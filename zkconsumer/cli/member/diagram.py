@@ -14,13 +14,13 @@ from zkconsumer.journal.sequence import members_of, sequence
 @click.command()
 @click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--member", help="Consumer id of the member. The default is the first one in the journal."
+    "--member", help="Consumer id of the member. By default, the first member in the journal."
 )
 def diagram(journal: Path, member: str | None) -> None:
     """Draw what a member did as a Mermaid sequence diagram.
 
     It shows the member's requests and the servers' answers, step by step. Members write a journal
-    if the key `zkconsumer.journal.dir` is set, simulations if --journal is given.
+    if the key `zkconsumer.journal.dir` is set, and simulations if --journal is given.
     """
     try:
         entries = list(read_journal(journal))

@@ -42,7 +42,7 @@ _SHOWN: Final = 400
 @count_option("--until", metavar="LINE", help="Stop after this line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 def replay(journal: Path, member: str | None, until: int | None, as_json: bool) -> None:
-    """Replay a member's decisions from its journal, and compare.
+    """Replay a member's decisions, and compare them with its journal.
 
     After each event, the member's state and commands must be those in the journal, and no rule may
     be broken. The first difference is shown with its line, the expected (the journal's) and the

@@ -63,7 +63,7 @@ _SHARED: Final = (
     click.option(
         "--to-config",
         metavar="FILE",
-        help="Like --command-config, for that cluster.",
+        help="The --command-config of the other cluster.",
     ),
 )
 _OTHERS: Final = ("decisions_out", "at_apply", "direction", "only_problems")

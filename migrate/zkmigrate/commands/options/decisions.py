@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _HELP: Final = {
     "on_conflict": "Which offset to use if the stores differ.",
-    "out_of_range": "Offsets outside the log; clamp: use the nearest in it.",
+    "out_of_range": "Offsets outside the log; clamp: use the nearest valid offset.",
     "misplaced": "Offsets that 1.1.0 brokers put in 'offset'.",
     "missing_topics": "Topics and partitions that do not exist.",
     "unproven_topics": "After a migration to KRaft: topics that have no id in ZooKeeper; trust: "

@@ -177,8 +177,8 @@ def selection(command: F) -> F:
         click.option(
             "--groups-from",
             metavar="FILE",
-            help="A file with a name or a glob on each line. # begins a comment, - is standard "
-            "input.",
+            help="A file with a name or a glob on each line, or - for standard input. # begins a "
+            "comment.",
         ),
         click.option(
             "--group",

@@ -75,7 +75,7 @@ def server_options(command: F) -> F:
         "--max-requests-per-second",
         type=click.FloatRange(min=0.1),
         metavar="N",
-        help="Most requests per second, to all servers together.  [default: no limit]",
+        help="Maximum requests per second to all servers together.  [default: no limit]",
     )
     return zookeeper_options(bootstrap_option(waiting(expecting(bounding(bundled)))))  # type: ignore[return-value]
 

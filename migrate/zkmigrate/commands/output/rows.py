@@ -272,7 +272,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
 
 def format_options(command: F) -> F:
     """Add ``--json`` and ``--csv``, which the command receives as ``how``."""
-    forms = {"json": "Print a JSON document with the rows.", "csv": "Print CSV with a heading."}
+    forms = {"json": "Print a JSON document with the rows.", "csv": "Print CSV with a header line."}
     return flags("how", "table", forms)(command)
 
 
