@@ -571,7 +571,7 @@ def test_no_other_command_takes_it(
     for words in (("undo", "--execute", *where), ("status", *where), ("report", "--json")):
         assert run([*words, "a.plan"]) == 2
         err = capsys.readouterr().err
-        assert "is a plan for another cluster, and only apply accepts such plans" in err
+        assert "is a plan for another cluster, and only zkmigrate apply accepts such plans" in err
     ran = simulated.run("undo", "--group", "g", "--execute")
     assert [row["outcome"] for row in ran.rows] == ["nothing to do"]
     assert there.offsets == {"g": {TP: 35}}
@@ -588,8 +588,8 @@ def test_no_other_command_takes_it(
         ("joined", "consumers are on the coordinator of the other cluster"),
         ("offset", "old.t-0 has the offset 7 in the other cluster"),
         ("topic", "topic old.t of the other cluster has changed"),
-        ("partitions", "topic old.t of the other cluster has another number of partitions"),
-        ("retention", "old.t-0 has no offset 35 in the other cluster any more, its log is 40-130"),
+        ("partitions", "topic old.t in the other cluster has a different number of partitions"),
+        ("retention", "old.t-0 has no offset 35 in the other cluster any more; its log is 40-130"),
         ("mirrored", "mirror"),
     ],
 )

@@ -479,7 +479,9 @@ def test_a_plan_on_disk_is_checked_whole_and_not_changed_meanwhile(tmp_path: Pat
     reading = iter(loaded.groups)
     next(reading)
     path.write_bytes(whole() + b" ")
-    with pytest.raises(PlanFileError, match="changed while it was read: run the command again"):
+    with pytest.raises(
+        PlanFileError, match="changed while it was being read: run the command again"
+    ):
         next(reading)
     path.write_bytes(whole()[:-3])
     with pytest.raises(PlanFileError, match="ends too early"):

@@ -383,7 +383,7 @@ def test_a_reset_that_dual_commit_would_undo_is_refused(simulated: Simulated, st
     words = ("reset", "--group", "g", "--all-topics", "--execute")
     ran = simulated.run(*words, "--to-earliest", "--store", store)
     assert ran.status == 3
-    assert "would undo this: use --store both" in ran.rows[0]["why"]
+    assert "would undo the reset: use --store both" in ran.rows[0]["why"]
     assert simulated.held("g", "t") == ({0: 40}, {0: 40})
     assert simulated.run(*words, "--to-earliest").status == 3
     ran = simulated.run(*words, "--to-earliest", "--store", "both")

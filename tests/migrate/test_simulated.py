@@ -406,7 +406,7 @@ def test_a_commit_before_the_marker_keeps_it_from_being_written(
     again."""
     plan = stores.plan()
     at(stores, marks, lambda: [stores.write(offset) for offset in offsets])
-    assert "while the group was moved" in stores.apply(plan).why
+    assert "while the group was being moved" in stores.apply(plan).why
     assert stores.zk.text(MARKER) is None
 
 

@@ -40,7 +40,8 @@ def expected_option(command: F) -> F:
         callback=_parsed,
         help="File of expected findings. Each line has a finding's id and severity, and "
         "optionally a remark, such as a date and a reason. Expected findings do not count for "
-        "--fail-on, unless they have become more severe. Ids that are not in the audit are printed.",
+        "--fail-on, unless they have become more severe. Ids that are not in the audit are "
+        "printed.",
     )
     return option(command)
 

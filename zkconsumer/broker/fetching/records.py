@@ -283,7 +283,7 @@ def _decode(
             if not 0 <= magic <= 2:
                 raise InvalidMessageError(f"unknown message format (magic) {magic}")
             if size < _MIN_SIZE[magic]:
-                raise InvalidMessageError(f"an entry of {size} bytes is too short for v{magic}")
+                raise InvalidMessageError(f"a {size}-byte entry is too short for format {magic}")
             if stop > end:
                 break
             if magic == 2:
