@@ -362,8 +362,8 @@ def test_who_in_words(tmp_path: Path, zkaudit: Any) -> None:
     [
         (("log", "f"), "f: the logs have no group of this name: did you mean ff?"),
         (("log", "zebra"), "zebra: the logs have no group of this name: they have ff, g"),
-        (("who", "g", "t-7"), "t-7: the logs do not show this partition: for t they show partitions "
-         "0 to 1"),
+        (("who", "g", "t-7"), "t-7: the logs do not show this partition: for t they show "
+         "partitions 0 to 1"),
         (("who", "g", "u-0"), "u-0: the logs do not show this partition: they show topic t"),
         (("who", "g", "t"), "'t' is not TOPIC-PARTITION, such as orders-3"),
         (("who", "ff", "t-0"), "they show no partition of this group"),

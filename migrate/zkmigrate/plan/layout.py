@@ -134,7 +134,7 @@ def _decimal(layout: Layout, nodes: Nodes, _topic: str) -> Iterator[Stored]:
         if re.fullmatch(BROKER_PARTITION, match["partition"]):
             raise ZnodeFormatError(
                 path,
-                "is named by broker and partition, as in Kafka 0.7: its number is a position in a "
+                "is named by broker and partition, as in Kafka 0.7: its value is a position in a "
                 "file, which no later broker understands",
             )
         tp = _partition(path, match["topic"], match["partition"])

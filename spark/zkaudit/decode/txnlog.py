@@ -161,7 +161,7 @@ class Jute:
 
     def _take(self, size: int) -> bytes:
         if size < 0 or size > self.left:
-            raise BodyError(f"{size} bytes do not fit into the remaining {self.left}")
+            raise BodyError(f"{size} bytes do not fit into the remaining {self.left} bytes")
         self.at += size
         return self._data[self.at - size : self.at]
 
