@@ -48,8 +48,8 @@ def config(
 ) -> None:
     """Explain all configuration keys, or the given ones.
 
-    The command prints each key's type, default and meaning, and whether it is supported. With
-    --check, it prints errors (exit status 2) or warnings (exit status 0) about a file.
+    Prints each key's type, default and meaning, and whether it is supported. With --check, prints
+    errors (exit status 2) or warnings (exit status 0) about a file.
     """
     if old is not None:
         no_effect("--translate", "keys", "as_json", "file", "strict")

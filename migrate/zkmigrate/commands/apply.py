@@ -74,9 +74,8 @@ def apply(
     group's partitions, as a member would. After a crash, run the same command again, and it
     resumes. A dry run shows the remaining groups.
 
-    A plan for another cluster is carried out there; this cluster is not changed. If the plan moves
-    groups back from another cluster, they must have stopped there, and their offsets there must not
-    have changed since the plan was made.
+    A plan for another cluster is carried out there; this cluster is not changed. To be
+    moved back from another cluster, groups must have stopped there, with unchanged offsets.
     """
     where = journal_path(plan, work.journal)
     loaded = load(plan, work.which, limit, where, sha256, elsewhere=True)

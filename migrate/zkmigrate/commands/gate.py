@@ -41,16 +41,12 @@ def gate(
     A group needs attention if an offset or a member is only in ZooKeeper, or if one of its znodes
     has an unknown format. Its row shows the reason, and when the group last stored an offset.
 
-    With --all, a chroot without groups is accepted if it belongs to a cluster.
+    With --all, a chroot without groups is accepted if it belongs to a cluster. The whole ensemble is
+    searched for znodes of other clients that look like offsets. The result is a guess. Each such
+    place has a row with its path and layout, see zkmigrate plan --layout.
 
-    With --all,
-    the command also searches the whole ensemble, outside the chroot too, for znodes of other
-    clients that look like offsets. The result is a guess. Each such place has a row with its path
-    and layout, see zkmigrate plan --layout.
-
-    Groups that --decisions ignores do not count. A rule
-    with a path in place of a group ignores that znode and all below it. Rules for groups, such as
-    *, do not apply to paths.
+    Groups that --decisions ignores do not count. A rule with a path in place of a group ignores
+    that znode and all below it. Rules for groups, such as *, do not apply to paths.
     """
     options = Options(rules=rules_in(decisions))
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long

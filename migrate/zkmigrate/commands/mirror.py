@@ -111,12 +111,12 @@ def mirror(
     only_problems: bool,
     how: How,
 ) -> None:
-    """Keep the offsets of groups in step in both stores.
+    """Keep groups' offsets in step in both stores.
 
     Each offset that is stored in the leading store is copied to the other store, until you run
     zkmigrate complete, or this command with --end. ZooKeeper leads first; after zkmigrate cut-over
-    Kafka leads. So the old program can take over again at any time, where the new one stopped: see
-    zkmigrate undo.
+    Kafka leads. So the old program can resume at any time where the new one stopped: see zkmigrate
+    undo.
 
     The command runs until Ctrl-C, and prints a row when the state of a group changes. If it is
     killed, run it again, on any machine. A second process for the same groups is on standby. Groups
@@ -126,9 +126,8 @@ def mirror(
     the store that does not lead. The group's row shows the offsets of both stores. To continue,
     start the mirror again with --lead.
 
-    With --to-cluster, the mirror finds the record of each offset in the other cluster, as zkmigrate
-    plan does. Once the new offset is proven, it is stored there. Hand the group over with zkmigrate
-    cut-over --to-cluster.
+    With --to-cluster, the mirror finds each offset's record in the other cluster, as zkmigrate plan
+    does, and stores proven offsets there. Hand the group over with zkmigrate cut-over --to-cluster.
     """
     if end and (lead or when_empty or once):
         raise click.UsageError("--end cannot be used together with --lead, --when-empty or --once")

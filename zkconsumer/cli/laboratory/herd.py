@@ -48,8 +48,8 @@ _MOST: Final = 1000
     "How members behave: like the JVM consumer (`scala`, or `jvm`), like this library's members "
     "(`default`), or one group of each.",
     "20",
-    "Number of members before the event, up to 1000. With several numbers, there is one run for "
-    "each. Each member has 5 threads.",
+    "Number of members before the event, up to 1000. There is one run for each number given. "
+    "Each member has 5 threads.",
 )
 @count_option(
     "--jvm",

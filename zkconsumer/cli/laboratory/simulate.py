@@ -46,8 +46,7 @@ _MOST: Final = 10_000
     "library's members (`default`), on Kafka's coordinator with the classic protocol "
     "(`coordinator`) or the KIP-848 protocol (`consumer`), or all four, one at a time.",
     "50",
-    "Number of members before the event, up to 10000. With several numbers, there is one run for "
-    "each.",
+    "Number of members before the event, up to 10000. There is one run for each number given.",
 )
 @click.option(
     "--seed",
