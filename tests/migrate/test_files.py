@@ -80,7 +80,7 @@ def test_a_plan_for_another_cluster_is_read_as_it_was_written(tmp_path: Path) ->
     file.write_bytes(made(plan, to))
     read = plan_file.load(str(file), elsewhere=True)
     assert (read.to, tuple(read.groups)) == (to, (plan,))
-    with pytest.raises(PlanFileError, match="plan for another cluster, and only apply"):
+    with pytest.raises(PlanFileError, match="plan for another cluster, and only zkmigrate apply"):
         plan_file.load(str(file))
     with pytest.raises(PlanFileError, match="t-0 has an offset in another cluster"):
         plan_file.parse("plan", made(plan, None))

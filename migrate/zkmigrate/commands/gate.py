@@ -42,8 +42,8 @@ def gate(
     has an unknown format. Its row shows the reason, and when the group last stored an offset.
 
     With --all, a chroot without groups is accepted if it belongs to a cluster. The whole ensemble
-    is searched for znodes of other clients that look like offsets. The result is a guess. Each has
-    a row with its path and layout, see zkmigrate plan --layout.
+    is searched for znodes of other clients that look like offsets (a guess). Each such place has a
+    row with its path and layout, see zkmigrate plan --layout.
 
     Groups that --decisions ignores do not count. A rule with a path in place of a group ignores
     that znode and all below it. Rules for groups, such as *, do not apply to paths.
