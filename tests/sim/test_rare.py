@@ -16,5 +16,5 @@ def test_a_branch_that_a_run_enters_is_counted() -> None:
     """Tracing changes nothing in the run."""
     with Reached() as counts:
         traced = run(0, coordination="live", events=60)
-    assert counts["a claim is refused, or its answer is lost"] > 0
+    assert counts["an offset disappears below its owner"] > 0
     assert str(run(0, coordination="live", events=60)) == str(traced)
