@@ -34,7 +34,7 @@ each with its key, its value and what to do. `zkconsumer config --check FILE` ch
 - [Configuration on the coordinator](config-coordinator.md) lists the keys that differ or have no
   effect there.
 - Names and defaults are those of Kafka 1.1.1. Values that would make the JVM consumer fail
-  later are refused at the start. A few keys of the JVM are accepted and ignored.
+  later are refused at the start. A few keys of the JVM consumer are accepted and ignored.
 - `zkconsumer config KEY` also shows which Kafka release introduced a key.
 """
 

@@ -103,11 +103,11 @@ def migrate_json_page() -> str:
         "column is removed or its meaning changes. New columns may be added. With `--watch` and",
         "`lock --hold`, each",
         "line is an object with `schema`, `version`, the time `at` and the columns. A row that",
-        "disappeared has its first columns and `gone`.\n",
+        "disappeared has only its first columns and `gone`.\n",
         "`zkconsumer offsets export --json` prints a list of objects with `group`, `topic`,",
         "`partition` and `offset`.\n",
-        "On standard error, lines that begin with `{` are objects too. One names the cluster, and",
-        "the others show the progress. All other lines there are plain text.\n",
+        "On standard error, lines that begin with `{` are objects too. One of them names the",
+        "cluster, and the others show the progress. All other lines there are plain text.\n",
     ]
     uses = Counter(column for rows in SCHEMAS.values() for column in rows.columns)
     common = [column for column, count in uses.items() if count > 2]
@@ -182,13 +182,14 @@ def migrate_layouts_page() -> str:
         "",
         "`--source-means next` or `last` overrides the meaning in the table.",
         "If the client uses another ZooKeeper than the cluster, export its offsets there and plan",
-        "with `--from-file`. Then `apply` does not read them again.\n",
+        "with `--from-file`. `apply` does not reread offsets from a file.\n",
         "Once new consumers have committed after such a move, `undo` and `plan --direction",
         "kafka-to-zk` refuse to copy Kafka's offsets to ZooKeeper with the reason `other-client`,",
         "because the client would not find them, or would skip records. Before that, and with",
         "`--force`, `undo` rolls back. A rollback never changes the client's numbers.\n",
         "`live`, `mirror` with `cut-over`, and `reset` treat every number in ZooKeeper as the",
-        "next record to read. Do not use them for a group whose client stores the last one.\n",
+        "next record to read. Do not use them for a group whose client stores the last record "
+        "read.\n",
         "## What the gate treats as offsets\n",
         "A program may store offsets in any form, so `zkmigrate gate --all` guesses. If it finds",
         "nothing, ask the owners of the trees that it looked at. It reports a znode with data if",
@@ -509,22 +510,23 @@ JOURNAL = f"""\
 A journal is a file of JSON Lines: one object per line, UTF-8. Each member with the key
 `zkconsumer.journal.dir` writes one, and so do `zkconsumer simulate` and `herd` with `--journal
 FILE`. `zkconsumer.journal.read_journal` reads it, `zkaudit run --journals` looks for faults in it,
-and [`zkconsumer replay`](../how-to/replay-a-failure.md) runs a member again on it. If the writer
-was killed, the last line may be incomplete; readers skip it.
+and [`zkconsumer replay`](../how-to/replay-a-failure.md) replays a member from it. If the writer was
+killed, the last line may be incomplete; readers skip it.
 
 Each line ends with `crc`, the CRC-32 of the object without it, in 8 hexadecimal digits. A reader
 refuses a line with a wrong checksum.
 
 ## The journal of a running member
 
-It has whole events and commands (`fields`). Simulations write summaries without `fields`.
+A running member writes complete events and commands (`fields`). Simulations write summaries without
+`fields`.
 
 A separate thread writes, so the member never waits for the disk. It does not call `fsync`. A
 process that is killed may lose its last entries.
 
 - **The disk is slow, or hangs.** Up to {QUEUE_BYTES >> 20} MiB wait in memory. Then entries are
-  dropped, with a warning in the log of `zkconsumer.member`, until these are written. An entry
-  `EntriesDropped` shows where and how many (`count`) are missing.
+  dropped, with a warning in the log of `zkconsumer.member`, until the waiting entries are written.
+  An entry `EntriesDropped` shows where and how many (`count`) are missing.
 - **The disk is full, or a write fails.** The journal ends there, with a warning. The member
   continues.
 - **The disk hangs at the end.** `shutdown` waits for 1 s at most.

@@ -34,8 +34,8 @@ class ConfigError(ZkConsumerError):
 class AuthenticationError(ZkConsumerError):
     """A server refused the first login, or its certificate is not accepted. Correct the key that
     the text names. The login is not tried again, because attempts with a wrong password can lock an
-    account. If a connector has already joined its group, it leaves it. Once a login has succeeded,
-    a connector retries servers that refuse it later."""
+    account. If a connector has already joined its group, it leaves it. After a successful login, a
+    connector retries a server that refuses it."""
 
     exit_code: ClassVar[int] = 2
 
@@ -141,7 +141,7 @@ class BrokerUnavailableError(BrokerError):
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """The requested offset is below the log start or above the log end. Choose one in between."""
+    """The requested offset is below the log start or above the log end. Choose a valid one."""
 
 
 class CommitFailedError(BrokerError):

@@ -59,8 +59,8 @@ GAUGES: Final = (
     ),
     Gauge(
         "seconds_since_progress",
-        "Seconds since the last progress of an owned partition, where it is longest: a message was "
-        "consumed, or a broker answered that there is none.",
+        "Longest time in seconds since an owned partition made progress: a message was consumed, "
+        "or a broker had no new one.",
         lambda health: health.seconds_since_progress or 0.0,
     ),
 )

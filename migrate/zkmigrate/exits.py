@@ -10,7 +10,7 @@ USAGE: Final = 2
 ATTENTION: Final = 3
 
 STATUSES: Final[Mapping[int, tuple[str, str]]] = {
-    0: ("Done, or nothing to do. In a dry run: nothing prevents it.", "nothing"),
+    0: ("Done, or nothing to do. In a dry run: nothing prevents the change.", "nothing"),
     FAILED: (
         "A server did not answer or refused a request, or a group could not be read.",
         "repair what the message or the row names, then run the command again",
@@ -23,7 +23,7 @@ STATUSES: Final[Mapping[int, tuple[str, str]]] = {
         "Nothing failed, but a group is refused, is not ready, or needs attention.",
         "follow the advice in its row",
     ),
-    129: ("SIGHUP of a closed terminal.", "run it again; it resumes"),
+    129: ("SIGHUP: the terminal was closed.", "run it again; it resumes"),
     130: ("Ctrl-C.", "run it again; it resumes"),
     141: ("The reader of standard output exited.", "nothing"),
     143: ("SIGTERM.", "run it again; it resumes"),

@@ -97,14 +97,14 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.OWNED: (
         "Partitions are owned by members that are not registered.",
-        "Make sure that no process of the group runs, then delete the named `owners` znode.",
+        "Make sure that no process of the group is running, then delete the named `owners` znode.",
     ),
     Reason.COORDINATOR_MEMBER: (
         "Consumers are members of the group in Kafka.",
         "Stop them.",
     ),
     Reason.OTHER_WRITER: (
-        "A client that is not a member wrote an offset while the group was changed.",
+        "A client that is not a member wrote an offset while the group was being changed.",
         "Stop that client, then plan again.",
     ),
     Reason.EARLIER_RUN: (
@@ -112,7 +112,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Wait until it has ended, then run the command again.",
     ),
     Reason.HOOK_FAILED: (
-        "The command of `--before-group` failed.",
+        "The command given by `--before-group` failed.",
         "Remove the cause, then run it again.",
     ),
     Reason.SESSION_ENDED: (
@@ -164,12 +164,12 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Nothing, or move it first.",
     ),
     Reason.MOVED: (
-        "The group counts as moved to Kafka.",
+        "The group is recorded as moved to Kafka.",
         "For a live move, first move it back with `plan --direction kafka-to-zk`.",
     ),
     Reason.MOVED_SINCE: (
         "The group was rolled back, or changed by another plan, since this plan was made.",
-        "To undo that change, name its plan or none. To move the group, make a new plan.",
+        "To undo that change, give its plan or no plan. To move the group, make a new plan.",
     ),
     Reason.ROLLED_BACK: ("This plan was rolled back in the group.", "Make a new plan."),
     Reason.UNFINISHED: (
@@ -194,7 +194,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Stop them and move Kafka's offsets back with `plan --direction kafka-to-zk`.",
     ),
     Reason.EXPIRED: (
-        "Offsets that were moved are gone from their store: they expired, or were deleted.",
+        "Moved offsets are gone from their store: they expired or were deleted.",
         "Make a new plan and choose `--expired-offsets`.",
     ),
     Reason.EXPIRES: (
@@ -235,7 +235,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Look at them, then choose `--other-znodes ignore` if they hold no offsets.",
     ),
     Reason.OTHER_CLIENT: (
-        "The group was moved from a client whose numbers are not next offsets, or are in other "
+        "The group was moved from a client whose numbers are not next offsets, or are in different "
         "znodes. So Kafka's offsets cannot be copied back.",
         "Roll back with `undo --force`, which repeats messages. Or write what the old client "
         "reads: with `plan --direction kafka-to-zk --from-file`, or with that client's own tools.",
@@ -251,15 +251,16 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.CONFLICT: ("The stores have different offsets.", "Choose `--on-conflict`."),
     Reason.WOULD_LOWER: (
         "An old consumer has used the source store since the move, and the decision would lower "
-        "the target's offset. Or a group that is mirrored to another cluster went back.",
-        "Choose `--on-conflict max`, or give the right offsets with `--from-file`. If the group "
-        "went back on purpose, delete its offsets of the topic in the other cluster.",
+        "the target's offset. Or a group mirrored to another cluster was set back.",
+        "Choose `--on-conflict max`, or give the right offsets with `--from-file`. If it was set "
+        "back on purpose, delete its offsets for the topic in the other cluster.",
     ),
     Reason.WOULD_UNDO: (
-        "Members start at the higher of both offsets, so the other store would undo a reset.",
+        "Members start at the higher of the two offsets, so the offset in the other store would "
+        "undo a reset.",
         "Give `--store both`.",
     ),
-    Reason.OUT_OF_RANGE: ("An offset is outside of the log.", "Choose `--out-of-range clamp`."),
+    Reason.OUT_OF_RANGE: ("An offset is outside the log.", "Choose `--out-of-range clamp`."),
     Reason.TOPIC_MISSING: ("The topic does not exist.", "Choose `--missing-topics skip`."),
     Reason.PARTITION_MISSING: (
         "The topic has no such partition.",
@@ -306,7 +307,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Members are not migratable.",
         "Restart them as `MigratableConsumerConnector`.",
     ),
-    Reason.MIGRATABLE: ("Migratable members run.", "Replace them with plain consumers."),
+    Reason.MIGRATABLE: ("Migratable members are running.", "Replace them with plain consumers."),
     Reason.PLAIN_MEMBER: (
         "Plain Kafka consumers are members on the coordinator.",
         "Stop them first.",
@@ -322,7 +323,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.AHEAD_IN_KAFKA: (
         "Offsets are higher in Kafka than in ZooKeeper, where a live move starts.",
-        "If members have `offsets.storage=kafka`, let them store in ZooKeeper again first. If the "
+        "If members have `offsets.storage=kafka`, let them commit to ZooKeeper again first. If the "
         "offsets are old, stop the members and set them with `reset --store kafka`. If ZooKeeper "
         "was restored from a backup, use `reset --store both --to-current --all-topics`.",
     ),
@@ -333,13 +334,13 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.NOT_MIRRORED: ("The group is not mirrored.", "Begin with `mirror`."),
     Reason.LEAVING: (
-        "A cut-over to another cluster has begun and has not ended.",
+        "A cut-over to another cluster has begun, and has not finished.",
         "Run `cut-over --to-cluster` again, or `unlock`, which lets old consumers start.",
     ),
     Reason.HANDED_OVER: (
         "The group was handed over to another cluster.",
-        "Leave it as it is, and leave it out of `gate` with `--exclude`. Before its old program "
-        "may read here again, stop the new one and run `unlock`.",
+        "Leave it as it is, and leave it out of `gate` with `--exclude`. Before the old consumers "
+        "may read in this cluster again, stop the new ones and run `unlock`.",
     ),
     Reason.NO_MIRROR: (
         "The group is mirrored, but no process keeps its stores in step now.",
@@ -347,7 +348,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.MIRROR_STOPPED: (
         "The mirror of the group has stopped, and `status` shows why.",
-        "Follow the advice in its row, then begin again with `mirror --lead`.",
+        "Follow the advice in the group's row, then begin again with `mirror --lead`.",
     ),
     Reason.BOTH_SIDES: (
         "A mirrored group has members in ZooKeeper and on the coordinator at the same time, or in "
@@ -358,7 +359,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.FOLLOWER_MOVED: (
         "A client changed an offset in the store to which the mirror copies.",
         "Stop the client that commits there. Then begin again with `mirror --lead` and the store "
-        "whose offsets are right. In another cluster, delete the group.",
+        "whose offsets are right. If the offset is in another cluster, delete the group there.",
     ),
 }
 """Meaning of each reason, and what to do. The reference shows this table."""

@@ -74,7 +74,7 @@ def produce(
 def test_ours_alone(
     clusters: Callable, jvms: Callable, groups: Callable, broker: str, form: str, codec: str
 ) -> None:
-    """Our member reads everything and commits, and the next one continues from there."""
+    """A zkconsumer member reads everything and commits. The next member continues from there."""
     cluster = clusters(broker)
     group = groups(cluster, jvms("0.8.2.2"))
     topic = group.create("a", 2, topic_config(broker, form))
@@ -100,8 +100,8 @@ def test_shared(
     form: str,
     codec: str,
 ) -> None:
-    """JVM members and ours start at an offset inside a compressed message set, skip the earlier
-    messages in it, and share the rest."""
+    """JVM and zkconsumer members start at an offset inside a compressed message set, skip the
+    earlier messages in it, and share the rest."""
     cluster = clusters(broker)
     group = groups(cluster, jvms(jvm))
     topic = group.create("a", 2, topic_config(broker, form))

@@ -93,7 +93,6 @@ def test_life(
 def test_life_of_the_scala_profile(
     clusters: Callable, jvms: Callable, groups: Callable, strategy: str, jvm: str
 ) -> None:
-    """Our members with the ``scala`` profile share a group with JVM members, as those with the
-    default profile do."""
+    """Members with the ``scala`` profile share a group with JVM members, too."""
     group = groups(clusters("1.1.1"), jvms(jvm), strategy=strategy, profile="scala")
     live(group, "j", "p", "static")

@@ -33,8 +33,8 @@ def test_killed_member(
     jvm: str,
     broker: str,
 ) -> None:
-    """When a member of either side is killed, members of both sides share its partitions and
-    continue from its last commit. No message is lost."""
+    """When any member is killed, the others share its partitions and continue from its last commit.
+    No message is lost."""
     group = groups(clusters(broker), jvms(jvm))
     topic = group.create("a", 7)
     group.send()
@@ -72,8 +72,8 @@ def test_killed_member(
 def test_traffic(
     clusters: Callable, jvms: Callable, groups: Callable, profile: str, jvm: str, broker: str
 ) -> None:
-    """While messages arrive, members of both sides join and leave, and partitions are added. Every
-    acknowledged message is delivered."""
+    """While messages arrive, members join and leave, and partitions are added. Every acknowledged
+    message is delivered."""
     group = groups(clusters(broker), jvms(jvm), profile=profile)
     topic = group.create("a", 5)
     group.send(1)
@@ -105,8 +105,8 @@ def test_traffic(
 def test_uneven_subscriptions(
     clusters: Callable, jvms: Callable, groups: Callable, strategy: str, jvm: str
 ) -> None:
-    """Members that subscribe to different topics with different numbers of streams agree. Before
-    0.10.2 the JVM's roundrobin refuses such groups."""
+    """Members that subscribe to different topics with different numbers of streams agree on the
+    assignment. Before 0.10.2 the JVM's roundrobin refuses such groups."""
     group = groups(clusters("1.1.1"), jvms(jvm), strategy=strategy)
     a, b = group.create_telling(5, 4)
     c = group.create("c", 3)
@@ -167,7 +167,7 @@ def test_kinds_in_one_group(clusters: Callable, jvms: Callable, groups: Callable
 @pytest.mark.parametrize("jvm", JVMS)
 def test_equal_hashes(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
     """Partitions of two topics have equal hashes, so roundrobin takes them in the order of the
-    JVM's hash map of topics. Members of both sides still agree."""
+    JVM's hash map of topics. All members still agree."""
     group = groups(clusters("1.1.1"), jvms(jvm), strategy="roundrobin")
     # Created in this order, so that the names do not decide the tie.
     ends = ("BB", "Aa") if jvm == "1.1.1" else ("Aa", "BB")
@@ -187,8 +187,9 @@ def test_equal_hashes(clusters: Callable, jvms: Callable, groups: Callable, jvm:
 
 @pytest.mark.parametrize("jvm", JVMS)
 def test_escaped_dot(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
-    r"""Both sides read a registered filter with ``\.`` in the same way. A member of 1.1.1 registers
-    its filter with an extra backslash, which matches no topic, so our member has all partitions."""
+    r"""All members read a registered filter with ``\.`` in the same way. A 1.1.1 member registers
+    its filter with an extra backslash. This matches no topic, so the zkconsumer member has all
+    partitions."""
     group = groups(clusters("1.1.1"), jvms(jvm))
     topic = group.create("a.b", 4)
     group.send()
@@ -209,8 +210,8 @@ def test_default_settings(
     record_property: Callable,
     jvm: str,
 ) -> None:
-    """A JVM member with default timing never uses up its attempts because of our members. This
-    holds even while our applications work on a message for longer than a release waits."""
+    """A JVM member with default timing never uses up its attempts because of zkconsumer members.
+    This holds even if their applications work on a message for longer than a release waits."""
     group = groups(clusters("3.9.1"), jvms(jvm))
     for key in ("rebalance.backoff.ms", "rebalance.max.retries", "zookeeper.session.timeout.ms"):
         del group.theirs[key], group.ours[key]

@@ -25,7 +25,7 @@ COMMAND = Path(sys.executable).with_name("zkconsumer")
 
 
 def test_the_files_hold_every_key() -> None:
-    """The files contain every key of the JVM consumer. It had no keys for security."""
+    """The files contain every key of the JVM consumer. That consumer had no keys for security."""
     used = {entry.key for path in FILES for entry in read_properties(path)[0]}
     known = {row.name for row in KEYS if row.since != "zkconsumer" and not is_security(row.name)}
     assert known - used == set()

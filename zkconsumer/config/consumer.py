@@ -87,7 +87,7 @@ def _no_bootstrap(values: Mapping[str, Any], given: frozenset[str]) -> str | Non
     return "zkconsumer.brokers=bootstrap needs brokers to ask: set bootstrap.servers to host:port"
 
 
-@rule("bootstrap.servers", "`bootstrap.servers` is not for the `scala` profile")
+@rule("bootstrap.servers", "`bootstrap.servers` is not allowed in the `scala` profile")
 def _scala_bootstrap(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["profile"] != "scala" or not values["bootstrap_servers"]:
         return None

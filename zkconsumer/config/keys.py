@@ -122,16 +122,16 @@ class ConsumerKeys(SecurityKeys):
         check=at_least(0),
     )
     fetch_max_bytes: int = key(
-        "Largest response to one fetch, all partitions together. A broker always sends at least "
-        "one batch. Brokers before 0.10.1 ignore this key. The JVM's old consumer does not use "
-        "it; neither does zkconsumer.profile=scala",
+        "Maximum size of the response to one fetch, for all partitions together. A broker always "
+        "sends at least one batch. Brokers before 0.10.1 ignore this key. The JVM's old consumer "
+        "does not use it; neither does zkconsumer.profile=scala",
         default=50 * 1024 * 1024,
         check=at_least(0),
         importance="low",
         since="0.10.1",
     )
     num_consumer_fetchers: int = key(
-        "Threads that fetch from one broker. Each reads a fixed part of the partitions",
+        "Number of threads that fetch from one broker. Each reads a fixed part of the partitions",
         default=1,
         check=at_least(1),
     )
@@ -168,7 +168,7 @@ class ConsumerKeys(SecurityKeys):
     )
     rebalance_max_retries: int = key(
         "Maximum number of attempts at a rebalance, including the first one. Used only in the "
-        "`scala` profile, in which a member then gives up. Otherwise it keeps trying",
+        "`scala` profile, where a member then gives up. Otherwise it keeps trying",
         default=4,
         check=at_least(1),
         importance="high",
@@ -254,11 +254,11 @@ class ConsumerKeys(SecurityKeys):
         since=OWN,
     )
     isolation_level: str = key(
-        "Which messages of transactions are delivered. `read_uncommitted`: all, as soon as they "
-        "are in the log, including those of aborted transactions. `read_committed`: those of "
-        "committed transactions, and those outside of transactions. Delivery then waits at the "
-        "first message of an open transaction, until the transaction ends. Brokers before 0.11 are "
-        "refused. JVM members of a group in ZooKeeper always read as `read_uncommitted`",
+        "Whether messages of uncommitted transactions are delivered. `read_uncommitted`: all, as "
+        "soon as they are in the log, including those of aborted transactions. `read_committed`: "
+        "those of committed transactions, and those outside of transactions. Delivery then waits "
+        "at the first message of an open transaction, until it ends. Brokers before "
+        "0.11 are refused. JVM members of a group in ZooKeeper always read as `read_uncommitted`",
         name="isolation.level",
         default="read_uncommitted",
         check=one_of("read_uncommitted", "read_committed"),
@@ -274,10 +274,10 @@ class ConsumerKeys(SecurityKeys):
         since=OWN,
     )
     brokers: str = key(
-        "Where members get the list of brokers, topics and partitions from. `zookeeper`: from "
-        "the znodes below `/brokers`, as the JVM does. `bootstrap`: from the brokers of "
-        "`bootstrap.servers`, so that the group can stay in ZooKeeper when its cluster changes "
-        "to KRaft. All members must then use this library",
+        "Where members get the list of brokers, topics and partitions from. `zookeeper`: from the "
+        "znodes below `/brokers`, as in the JVM consumer. `bootstrap`: from the brokers of "
+        "`bootstrap.servers`, so that the group can stay in ZooKeeper when its cluster changes to "
+        "KRaft. All members must then use this library",
         default="zookeeper",
         check=one_of("zookeeper", "bootstrap"),
         importance="high",
@@ -302,8 +302,8 @@ class ConsumerKeys(SecurityKeys):
         since=OWN,
     )
     coalesce_ms: int = key(
-        "How long (up to twice this time) changes are collected after a rebalance has begun, to "
-        "cause one more together. After a quiet time, a change is acted on at once",
+        "How long (up to twice this time) further changes are collected after a rebalance begins, "
+        "to cause only one more. After a quiet period, a change is acted on at once",
         default=50,
         check=at_least(0),
         importance="low",

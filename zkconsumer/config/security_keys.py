@@ -35,7 +35,7 @@ _RENEWED: Final = (
     "with a keytab, a new ticket is requested after 80 % of the old one's lifetime; tickets in a "
     "cache are not renewed"
 )
-_SPOKEN: Final = "the newest version that both sides speak is used; see ssl.enabled.protocols"
+_SPOKEN: Final = "the newest version supported by both is used; see ssl.enabled.protocols"
 
 
 def _parsed(line: str) -> JaasEntry:
@@ -128,8 +128,8 @@ class SecurityKeys:
         since="0.9",
     )
     listener_name: str | None = key(
-        "Name of the brokers' listener to connect to, such as `EXTERNAL`, where brokers register "
-        "in ZooKeeper. Its protocol must be `security.protocol`. Without this key, a broker's "
+        "Name of the brokers' listener to connect to, such as `EXTERNAL`, if brokers register in "
+        "ZooKeeper. Its protocol must be `security.protocol`. Without this key, a broker's "
         "listeners of that protocol are tried in the order in which it registered them",
         check=word("letters, digits, . _ -"),
         since=OWN,
@@ -153,14 +153,14 @@ class SecurityKeys:
         since="0.9",
     )
     sasl_kerberos_kinit_cmd: str | None = _renewal(
-        "Program with which a JVM renews the tickets of a cache"
+        "Program that the JVM runs to renew the tickets in a cache"
     )
     sasl_kerberos_ticket_renew_window_factor: str | None = _renewal(
-        "Part of a ticket's lifetime until its renewal"
+        "Fraction of a ticket's lifetime after which it is renewed"
     )
     sasl_kerberos_ticket_renew_jitter: str | None = _renewal("Random jitter of the renewal time")
     sasl_kerberos_min_time_before_relogin: str | None = _renewal(
-        "Shortest time between two logins of a JVM, in ms"
+        "Minimum time between two logins by the JVM, in ms"
     )
     sasl_oauthbearer_token_endpoint_url: str | None = key(
         "`file:///PATH` of a file that holds a token. It is read for every new connection, so "

@@ -48,7 +48,7 @@ class Case(Enum):
 MEANING: Final[Mapping[Case, str]] = {
     Case.UNTOUCHED: "Its offsets are in ZooKeeper, and it was never moved.",
     Case.IN_KAFKA: "Its offsets are in Kafka only, as with `offsets.storage=kafka`.",
-    Case.INTERRUPTED: "A command has begun to change its offsets and has not finished.",
+    Case.INTERRUPTED: "A command has begun to change its offsets, and has not finished.",
     Case.WRITTEN_LATE: "Like *interrupted*, and the command may have overwritten newer offsets in "
     "Kafka. Set the right ones with `reset`.",
     Case.EMPTY: "Neither store has an offset.",
@@ -56,9 +56,10 @@ MEANING: Final[Mapping[Case, str]] = {
     Case.HIDDEN: "Never moved; the broker's ACLs hide the offsets of a topic in Kafka.",
     Case.MOVED: "Moved to Kafka, and neither store has changed since.",
     Case.USED: "Moved to Kafka, and new consumers have committed there since.",
-    Case.LATE_COMMIT: "Moved to Kafka, and ZooKeeper has changed since: an old consumer runs.",
-    Case.EXPIRED_IN_PART: "Some of the offsets that were moved are gone from their store.",
-    Case.EXPIRED: "All of the offsets that were moved are gone from their store.",
+    Case.LATE_COMMIT: "Moved to Kafka, but an offset in ZooKeeper has changed since: an old "
+    "consumer is running.",
+    Case.EXPIRED_IN_PART: "Some moved offsets are gone from their store.",
+    Case.EXPIRED: "All moved offsets are gone from their store.",
     Case.ROLLED_BACK: "A move was rolled back.",
     Case.MOVED_BACK: "Moved to ZooKeeper by a plan.",
     Case.PREPARED: "Prepared for a live move; ZooKeeper assigns its partitions.",
@@ -68,11 +69,11 @@ MEANING: Final[Mapping[Case, str]] = {
     Case.MIRROR_ZOOKEEPER: "Mirrored; each new offset in ZooKeeper goes to Kafka.",
     Case.MIRROR_KAFKA: "Mirrored, after its cut-over; each new offset in Kafka goes to ZooKeeper.",
     Case.MIRROR_STOPPED: "Mirrored, but nothing is copied until an operator has decided.",
-    Case.LEAVING: "A `cut-over --to-cluster` has locked it and has not ended.",
+    Case.LEAVING: "A `cut-over --to-cluster` has locked it, and has not finished.",
     Case.HANDED_OVER: "Handed over to another cluster by `cut-over --to-cluster`; locked here.",
     Case.OTHER_LAYOUT: "Never moved; another client keeps its offsets in the group's znode.",
     Case.OTHER_ZNODES: "Never moved; next to its offsets are znodes of an unknown kind.",
-    Case.UNREADABLE: "A part of its data cannot be read.",
+    Case.UNREADABLE: "Part of its data cannot be read.",
 }
 _MIRROR: Final = {
     Store.ZOOKEEPER.value: Case.MIRROR_ZOOKEEPER,

@@ -38,10 +38,10 @@ _KINDS: Final = (
     FindingKind(
         "not covered",
         ("high",),
-        "No log covers a part of the time that you asked for, or the logs have a gap. The gap may "
-        "hide anything, so this finding always counts for `--fail-on`.",
+        "No log covers part of the requested time, or the logs have a gap. The gap may hide "
+        "anything, so this finding always counts for `--fail-on`.",
         "The first and last transaction of each server's logs.",
-        "Get the missing logs, or those of another server. `zkaudit collect` keeps logs before a "
+        "Get the missing logs, or another server's logs. `zkaudit collect` keeps logs before a "
         "server purges them.",
     ),
     FindingKind(
@@ -49,7 +49,8 @@ _KINDS: Final = (
         ("critical", "high", "medium"),
         "A member wrote the offset of a partition that another session owned. `medium`: both "
         "sessions belong to one member, or the offset did not change.",
-        "The owner znode and the session that wrote. Inferred if the member is not known by name.",
+        "The owner znode and the session that wrote the offset. Inferred if the member is not "
+        "known by name.",
         "Look for a long pause of this member (garbage collection, a suspended machine) before the "
         "write, and compare the messages that both members processed. Members of this library "
         "cannot make such a commit, except in profile `scala`.",
@@ -58,23 +59,23 @@ _KINDS: Final = (
     FindingKind(
         "orphan commit",
         ("critical", "high", "medium", "low", "info"),
-        "A member wrote the offset while no member owned the partition. `critical`: it had never "
-        "owned the partition, and the next owner started from the higher offset, so the messages "
-        "in between were not delivered, or the offset rose far (see *offset jump*). `info`: no "
-        "member was registered.",
+        "A member wrote the offset while no member owned the partition. `critical`: the member had "
+        "never owned the partition and the next owner started from the higher offset, so the "
+        "messages in between were not delivered; or the offset rose far (see *offset jump*). "
+        "`info`: no member was registered.",
         "The deletion of the owner znode before the write.",
-        "Usually the auto-commit of a JVM member, between its release and the next claim. If the "
-        "next owner began before this offset, messages were delivered twice.",
+        "Usually nothing: a JVM member auto-committed between its release and the next claim. If "
+        "the next owner began before this offset, messages were delivered twice.",
     ),
     FindingKind(
         "tool write",
         ("critical", "high", "medium", "low", "info"),
         "A session that does not belong to a member wrote an offset, or data that is not an "
-        "offset. No member is known to have repeated or skipped messages because of it. "
-        "`medium`: a member may have done so. Worse if the offset rose far, as with *offset jump*.",
-        "The writing session never registered a member.",
-        "Ask who ran a tool at that time; `zkaudit show ZXID` has the raw transactions. Stop the "
-        "group before you change its offsets: a running member overwrites them.",
+        "offset. No member is known to have repeated or skipped messages because of it. `medium`: "
+        "a member may have done so. More severe if the offset rose far, as with *offset jump*.",
+        "The writing session, which never registered a member.",
+        "Ask who ran a tool at that time; `zkaudit show ZXID` prints the raw transactions. Stop "
+        "the group before you change its offsets: a running member overwrites them.",
         verdict="Tools wrote offsets while members were running",
     ),
     FindingKind(
@@ -92,9 +93,10 @@ _KINDS: Final = (
         "An owner's offset rose faster than a consumer can read (`--jump-rate`), or it was deleted "
         "and the next owner's first one is higher: probably a reset to the end. `low`: it rose by "
         "at least 10,000, and 20 times faster than in 99 % of the topic's commits. That may also "
-        "be a backlog. The severity is one step higher if a consumer at `--jump-rate` reads as "
-        "many offsets in a minute or more, and one more for an hour, a day and 30 days.",
-        "Inferred from two commits of one owner and the time between them.",
+        "be a backlog. The severity is one step higher if a consumer at `--jump-rate` needs a "
+        "minute or more to read so many offsets, and one more step each for an hour, a day and 30 "
+        "days.",
+        "Two commits by the same owner, and the time between them (always inferred).",
         "Compare with the member's log at that time (OffsetOutOfRange) and with the topic's "
         "retention. Set `auto.offset.reset=smallest` if messages must not be skipped.",
     ),
@@ -104,10 +106,10 @@ _KINDS: Final = (
         "A broker wrote the offset for a client that commits with OffsetCommit v0. `high`: the "
         "offset rose and a member started from it, so the messages in between were not delivered, "
         "unless that client delivered them. `critical`: as `high`, with as many messages as in a "
-        "critical *offset jump*. "
-        "`medium`: the owner writes its own offsets, or messages may have been delivered again. "
-        "Owners that always commit through brokers have no such finding.",
-        "The writing session holds a broker's registration. The log does not name the client.",
+        "critical *offset jump*. `medium`: the owner writes its own offsets, or messages may have "
+        "been delivered again. Not reported for owners that always commit through brokers.",
+        "The writing session, which holds a broker's registration. The log does not name the "
+        "client.",
         "Look for a client with the group's id that is not one of its members, in the broker's "
         "request log.",
     ),
@@ -115,8 +117,8 @@ _KINDS: Final = (
         "owner in another layout",
         ("high", "medium"),
         "A session claimed partitions in the layout of another client, such as pykafka, which "
-        "members of the JVM and of zkconsumer ignore. `high`: members owned partitions of the "
-        "same topic meanwhile, so both may have read the same messages.",
+        "members of the JVM and of zkconsumer ignore. `high`: members owned partitions of the same "
+        "topic at that time, so both may have read the same messages.",
         "The path of the owner znode.",
         "Give the two kinds of clients different groups.",
         lasts=True,
@@ -139,7 +141,7 @@ _KINDS: Final = (
         "A topic was recreated, and the stored offset was still that of the old topic when a "
         "member made its first commit. `high`: that commit is not below the stored offset, so the "
         "member may have skipped all earlier messages.",
-        "The creation of the topic between two commits. Inferred, because the topic's log is not "
+        "The creation of the topic between two commits. Always inferred: the topic's log is not "
         "read.",
         "Delete the group's offsets of a topic before it is recreated: `zkconsumer groups delete "
         "--topic`.",
@@ -148,9 +150,9 @@ _KINDS: Final = (
         "offset regression",
         ("high", "medium", "info"),
         "An owner lowered its offset, or started from an offset that a tool had lowered. `high`: a "
-        "member started there, so messages were delivered again. `medium`: no later write or "
-        "claim shows that, so two commits may have arrived in the wrong order; or the offset is in "
-        "Kafka.",
+        "member started there, so messages were delivered again. `medium`: no later write or claim "
+        "shows where a member started, so two commits may have arrived in the wrong order; or the "
+        "offset is in Kafka.",
         "The lower offset, and the writes or claims after it. Inferred if the owner is unknown, or "
         "if only its first commit after a claim shows where it started.",
         "Make sure that the application tolerates repeated messages. Look for two threads that "
@@ -168,8 +170,8 @@ _KINDS: Final = (
     FindingKind(
         "foreign release",
         ("critical", "medium"),
-        "A session deleted the owner znode of another session. `medium`: both belong to one "
-        "member.",
+        "A session deleted the owner znode of another session. `medium`: both sessions belong to "
+        "one member.",
         "The session of the owner znode and the session that deleted it.",
         "JVM members delete owner znodes by path: see the member's log for a rebalance after an "
         "expired session. If no member did it, look for a tool.",
@@ -208,31 +210,32 @@ _KINDS: Final = (
         ("high",),
         "Two members acted on different lists of members for 30 s or more.",
         "The members' journals.",
-        "A watch was lost or a member read old data: restart the member whose list is wrong.",
+        "A watch was lost or a member read old data: restart the member whose list is outdated.",
     ),
     FindingKind(
         "delivery gap",
         ("high",),
-        "No member delivered these messages, although a member delivered later ones.",
+        "No member delivered some messages, although a member delivered later ones.",
         "The members' journals.",
         "Look for an offset reset, a tool's write, or a member without a journal.",
     ),
     FindingKind(
         "offset reset",
         ("high", "medium", "info"),
-        "A member's offset was not in the log, and `auto.offset.reset` chose another one. `high`: "
-        "it skipped messages. `medium`: messages are delivered again, or the journal does not "
-        "show the offsets. The first position of a group without a stored offset is not a finding.",
+        "A member's offset was not in the log, and was replaced according to `auto.offset.reset`. "
+        "`high`: the member skipped messages. `medium`: messages are delivered again, or the "
+        "journal does not show the offsets. The first position of a group without a stored offset "
+        "is not a finding.",
         "The members' journals.",
-        "The member was away for longer than the topic keeps messages, or the log was truncated. "
-        "Alert on lag and retention.",
+        "Alert on lag and retention: the member was away for longer than the topic keeps messages, "
+        "or the log was truncated.",
     ),
     FindingKind(
         "commit past delivery",
         ("high",),
         "A member committed an offset past the last delivered message.",
         "The member's journal and the offset znode.",
-        "Report it: a member of this library must not do it.",
+        "Report it: a member of this library must never do this.",
     ),
     FindingKind(
         "unowned interval",
@@ -241,7 +244,7 @@ _KINDS: Final = (
         "registered all that time.",
         "The owner znodes and registrations. Inferred if ZooKeeper elected a new leader during "
         "the interval.",
-        "Look at the rebalances of that time: refused claims, or a member that did not release.",
+        "Look at the rebalances at that time, for refused claims or unreleased partitions.",
     ),
     FindingKind(
         "orphan partition",
@@ -257,7 +260,7 @@ _KINDS: Final = (
     FindingKind(
         "member without its share",
         ("medium",),
-        "At the end of the logs a member owns fewer partitions than any assignment gives it.",
+        "At the end of the logs a member owns fewer partitions than any assignment would give it.",
         "Registrations, owners and the assignment strategies of this release.",
         "Restart this member. If it happens again, compare the members' lists of members.",
         lasts=True,
@@ -269,8 +272,8 @@ _KINDS: Final = (
         "epochs. `high`: 6 per minute on average, or in its worst 10 minutes.",
         "Registrations and owners. The finding names the host, member or client that joined and "
         "left most often.",
-        "Look at that host or member first. If processes pause, raise the session timeout. "
-        "In a rolling restart, wait between members.",
+        "Look at that host or member first. If processes pause, raise the session timeout. In a "
+        "rolling restart, wait after each member.",
         verdict="Groups rebalanced again and again",
     ),
     FindingKind(
@@ -344,7 +347,7 @@ _KINDS: Final = (
         "two operators",
         ("medium",),
         "A session reverted a mode while the session that had written it was still open.",
-        "The sessions of both writes. Inferred: one operator may have two sessions.",
+        "The sessions of both writes. Always inferred: one operator may have two sessions.",
         "Agree on one operator for each group.",
     ),
     FindingKind(
@@ -371,21 +374,23 @@ _KINDS: Final = (
         ("medium",),
         "An owner that had committed regularly committed nothing for 5 minutes "
         "(`--stalled-seconds`) while other members of its group did, even if it continued later.",
-        "Inferred from its commits. The finding gives its longest pause and the number of pauses.",
-        "If the topic had messages at that time, look at the application of this member. Its "
-        "partitions are not assigned to other members.",
+        "The member's commits (always inferred). The finding gives its longest pause and the "
+        "number of pauses.",
+        "If the topic had messages at that time, check this member's application. Its partitions "
+        "are not assigned to other members.",
     ),
     FindingKind(
         "stuck partition",
         ("medium", "low"),
         "An owner that had committed regularly for a partition committed nothing for it for 5 "
-        "minutes (`--stalled-seconds`), and still committed for other partitions of the topic. "
-        "`medium`: the next commit is higher by about what the partition usually has in such a "
-        "time, so messages had waited. `low`: there is no next commit.",
-        "Inferred from the commits: the logs do not show how many messages the topic has.",
-        "Compare the partition's lag with that of the others (`zkconsumer groups describe`). Look "
-        "for a thread of this member that is blocked, or a message that it cannot process. "
-        "Restart the member if the lag grows.",
+        "minutes (`--stalled-seconds`), while it still committed for other partitions of the "
+        "topic. `medium`: the offset then rose by about as much as usual in such a time, so "
+        "messages had been waiting. `low`: there is no next commit.",
+        "The partition's commits (always inferred: the logs do not show how many messages the "
+        "topic has).",
+        "Compare the lag of all partitions (`zkconsumer groups describe`). Look for a blocked "
+        "thread of this member, or a message that it cannot process. Restart the member if the lag "
+        "grows.",
     ),
     FindingKind(
         "herd",
@@ -394,8 +399,8 @@ _KINDS: Final = (
         "The members' journals. They prove it if ZooKeeper (3.9 and later) sent the transaction "
         "with each watch event. Otherwise the members that were notified in the 30 s after the "
         "change are counted. Without journals, an upper bound is modelled.",
-        "This is not a fault. In such a large group, a coordinator's protocol would be cheaper "
-        "(`zkconsumer simulate`).",
+        "This is not a fault. So large a group would be cheaper on the coordinator (`zkconsumer "
+        "simulate`).",
     ),
 )
 KINDS: Final[Mapping[str, FindingKind]] = {kind.name: kind for kind in _KINDS}

@@ -28,7 +28,7 @@ GROUP: Final = ("chroot", "group_id")
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table of an audit, stored as Parquet in ``OUT/tables``. ``key``: the columns that identify
-    a row. In them, null counts as a value."""
+    a row. In these columns, null counts as a value."""
 
     name: str
     key: str
@@ -313,9 +313,9 @@ HERDS: Final = _table(
 GENERATIONS: Final = _table(
     "generations",
     "log_partition log_offset",
-    "one row for each state of a group in Kafka, from its records in `__consumer_offsets`: "
-    "a generation of a classic group; a change of a KIP-848 group's epoch, members or assignment; "
-    "or the end of the group. Compaction keeps only the last ones",
+    "one row for each state of a group in Kafka, from its records in `__consumer_offsets`: a "
+    "generation of a classic group; a change of a KIP-848 group's epoch, members or assignment; or "
+    "the end of the group. Compaction keeps only the last records",
     """
     group_id string!: group id
     log_partition int!: partition of `__consumer_offsets`
@@ -382,9 +382,9 @@ GROUP_OWNERSHIP: Final = _table(
     "group_ownership",
     "chroot group_id topic partition source member start_zxid start_time",
     "one row for each period in which a partition belonged to a member under one coordination, in "
-    "groups that have a mode or had an owner on the coordinator. The coordinator's records "
-    "contain no chroot, so the table has the chroot of the group with the same name in ZooKeeper. "
-    "If several chroots have such a group, the coordinator's owners are left out",
+    "groups that have a mode or had an owner on the coordinator. The coordinator's records contain "
+    "no chroot, so the table has the chroot of the group with the same name in ZooKeeper. If "
+    "several chroots have this group name, the coordinator's owners are left out",
     """
     *PARTITION
     member string: consumer id; for source `generation`, the member id on the coordinator

@@ -33,12 +33,12 @@ class Reaction(Enum):
 
     PROCEED = "continue"
     RETRY = "wait `rebalance.backoff.ms`, then send it again"
-    AFTER_HEARTBEAT = "send it again with the epoch of the next heartbeat's answer"
+    AFTER_HEARTBEAT = "send it again with the epoch from the next heartbeat's response"
     FIND_AGAIN = "look for the coordinator again"
     REJOIN = "commit and release its partitions, then join again with the same member id"
     LOST = "drop its partitions without a commit, then join again with the same member id"
     EXPELLED = "drop its partitions without a commit, then join again as a new member"
-    TAKE_ID = "join again at once with the member id of the answer"
+    TAKE_ID = "rejoin at once with the member id from the response"
     REFUSE = "store nothing, and report the error to the caller"
     FATAL = "drop its partitions and end the streams with the error"
 

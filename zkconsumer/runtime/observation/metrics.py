@@ -83,9 +83,8 @@ class Metrics:
     bytes: int = _metric(
         Kind.COUNTER,
         "bytes",
-        "Bytes of the records that streams have begun to read, in the size that the broker sent "
-        "(before decompression). "
-        "(The JVM's consumer counts them when they are queued.)",
+        "Bytes of the records that streams have begun to read, as sent by the broker (before "
+        "decompression). (The JVM's consumer counts them when they are queued.)",
         _TOPICS + "BytesPerSec",
     )
     messages_per_second: float = _metric(
@@ -97,7 +96,7 @@ class Metrics:
     bytes_per_second: float = _metric(
         Kind.GAUGE,
         "bytes/s",
-        "Moving average of `bytes`, in the same way.",
+        "Moving average of `bytes`, with the same weights.",
         _TOPICS + "BytesPerSec",
     )
     max_lag: int = _metric(
@@ -243,8 +242,8 @@ class Metrics:
     suspended_seconds: float = _metric(
         Kind.COUNTER,
         "seconds",
-        "Time for which delivery was paused because the member could not be sure that its session "
-        "was alive, from the first session until shutdown.",
+        "Total time for which delivery was paused because the member could not be sure that its "
+        "session was alive. Counted from the first session until shutdown.",
     )
     sessions: int = _metric(
         Kind.COUNTER,

@@ -102,14 +102,14 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("partition", "integer", "Partition.", True),
             Column("offset", "integer", "Offset in this cluster.", True),
             Column("to_topic", "string", "Topic in the other cluster.", True),
-            Column("to_offset", "integer", "Offset in the other cluster. Unless it is proven, the "
-                   "lower bound; null if unknown.", True),
+            Column("to_offset", "integer", "Offset in the other cluster, or its lower bound if it "
+                   "is not proven; null if unknown.", True),
             Column("highest", "integer", "Upper bound; null if unknown.", True),
             Column("found", "integer", "Offset that the group has there now; null if there is "
                    "none.", True, InTable.IF_ANY),
             Column("proof", "string", "`proven`, `bounded` or `unknown`; empty if nothing was "
                    "compared."),
-            Column("compared", "integer", "How many records around the offset both logs share."),
+            Column("compared", "integer", "Number of records around the offset in both logs."),
             Column("kind", "string", "Code of the reason why it is not ready; else empty."),
             _WHY,
             _KAFKA,
@@ -195,7 +195,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "each group, and each other place with znodes that look like offsets",
         (
             Column("group", "string", "Name of the group in ZooKeeper, or the path of the place."),
-            Column("left", "boolean", "Whether something would be lost without ZooKeeper."),
+            Column("left", "boolean", "Whether anything would be lost without ZooKeeper."),
             Column("lost", "integer", "Partitions whose offset is missing or lower in Kafka."),
             Column("decided", "integer", "Offsets that a plan left behind on purpose."),
             Column("not_understood", "integer", "Znodes in another client's layout."),
@@ -216,7 +216,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "mirror": Schema(
         1,
         ("mirror",),
-        "each group, and with `--watch` each change of one",
+        "each group, and with `--watch` each change of a group",
         (
             _GROUP,
             Column("leader", "string", "Store whose offsets are copied to the other: `zookeeper` "
@@ -226,8 +226,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                    "`behind`, `stopped`, `refused`, `skipped`, `failed`, `would be done`, "
                    "`not mirrored` or `handed over`."),
             Column("since", "string", "When this store began to lead, in UTC; empty if unknown."),
-            Column("late_since", "string", "When the stores ceased to be in step, in UTC; empty if "
-                   "they are.", table=InTable.IF_ANY),
+            Column("late_since", "string", "When the stores got out of step, in UTC; empty if they "
+                   "are in step.", table=InTable.IF_ANY),
             _WHY,
             _REASONS,
         ),
