@@ -241,7 +241,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "reads: with `plan --direction kafka-to-zk --from-file`, or with that client's own tools.",
     ),
     Reason.GROUP_EXISTS: (
-        "The target store has another group of that name, with offsets.",
+        "The target store has offsets of another group with that name.",
         "Choose another name with `--rename`.",
     ),
     Reason.NOTHING: (
@@ -284,11 +284,11 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.IDLE: (
         "The group has stored no offset for a long time.",
-        "If it is needed, give `--max-idle-days N`.",
+        "If the group is needed, give `--max-idle-days N`.",
     ),
     Reason.NOT_PROVEN: (
         "The offset in another cluster is not proven.",
-        "Choose `--not-proven lower`, or leave it out with `--skip`. While the topics are "
+        "Choose `--not-proven lower`, or leave it out with `--skip`. If the topics are being "
         "mirrored, wait until the records are copied.",
     ),
     Reason.IGNORED: ("An operator decided to leave the group as it is.", "Nothing."),

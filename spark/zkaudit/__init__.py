@@ -16,7 +16,7 @@ __all__ = ["audit", "export", "register"]
 
 def register(spark: SparkSession) -> None:
     """Register the formats ``zookeeper_txnlog``, ``zookeeper_snapshot``, ``zkaudit_journal`` and
-    ``zkaudit_offsets`` in a session.
+    ``zkaudit_offsets`` in a Spark session.
 
     The executors need the same version of zkaudit.
     """
@@ -102,9 +102,9 @@ def export(
     ``CATALOG.DATABASE``). ``format`` is ``parquet``, ``delta`` or ``iceberg``. Without ``append``
     or ``overwrite``, an existing table is an error.
 
-    Raises InputMissingError if there is no audit; SchemaMismatchError if a table has other columns;
-    AuditError if tables exist, already have rows of ``run_id``, or cannot be written; ValueError
-    for arguments that exclude each other.
+    Raises InputMissingError if there is no audit; SchemaMismatchError if a table has different
+    columns; AuditError if tables exist, already have rows of ``run_id``, or cannot be written;
+    ValueError for arguments that exclude each other.
     """
     from zkaudit.job.export import FORMATS, Mode, Target, export
 

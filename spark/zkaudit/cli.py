@@ -65,8 +65,8 @@ def _load_arrow() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line. Return its exit status, which is 3 if there is a finding of severity
-    ``--fail-on`` or worse, otherwise one of ``exit_status``."""
+    """Run the command line and return its exit status: 3 if there is a finding of severity
+    ``--fail-on`` or worse, otherwise that of ``exit_status``."""
     from zkaudit.commands.root import cli
     from zkaudit.text import printable
     from zkconsumer.console.run import exit_status
@@ -89,7 +89,7 @@ def _interrupted() -> int:
 
 
 def one_value_each(arguments: Sequence[str]) -> list[str]:
-    """Repeat each option that takes directories for each of its values. Return the new arguments.
+    """Write each option that takes directories once for each directory. Return the new arguments.
 
     So ``--zookeeper-logs zk1 zk2`` and ``--zookeeper-logs logs/*`` work.
     """

@@ -29,7 +29,7 @@ _END: Final = 64
 
 @dataclass(slots=True)
 class Kept:
-    """Numbers of files that ``collect`` linked, copied, or found already kept."""
+    """How many files ``collect`` linked, copied, or found already in the target."""
 
     linked: int = 0
     copied: int = 0
@@ -39,7 +39,7 @@ class Kept:
 def collect(sources: Sequence[Path], target: Path) -> Kept:
     """Link or copy one server's logs, except the newest, and its complete snapshots to ``target``.
 
-    A file that is already in ``target`` is kept. Only its beginning and its end are compared. The
+    A file that is already in ``target`` is kept; only its beginning and end are compared. The
     newest closed log is always copied. Files that the server deletes in the meantime are skipped.
     Raises InputMissingError if ``sources`` have no logs, and AuditError if ``target`` cannot be
     written or has a different file of the same name.

@@ -39,7 +39,7 @@ class Unpacked:
 
     Only the part that was read last is in memory. To read an earlier part, the file is unpacked
     again from its start. ``open`` opens the compressed file. ``damage``: why the rest cannot be
-    read; ``None`` if no damage was found yet.
+    read; ``None`` if no damage has been found.
     """
 
     def __init__(self, open: Callable[[], BinaryIO], codec: str) -> None:

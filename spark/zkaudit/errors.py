@@ -48,7 +48,7 @@ class LogFormatError(AuditError):
 
 
 class SchemaMismatchError(AuditError):
-    """A table on disk has other columns than this release reads."""
+    """The columns of a table on disk are not those that this release reads."""
 
 
 def no_file(number: int | None, reason: str, file: str | None) -> str:

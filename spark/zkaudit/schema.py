@@ -60,7 +60,7 @@ _LISTS: Final = {Kind.EVIDENCE: EVIDENCE_ROW, Kind.ACKNOWLEDGEMENTS: ACKNOWLEDGE
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. A ``nullable`` one is null in rows to which ``meaning`` does not
+    """A column of a table. A ``nullable`` column is null in rows to which ``meaning`` does not
     apply."""
 
     name: str

@@ -59,7 +59,7 @@ MODERN = """
 `make test-kraft` runs zkconsumer members, Java `KafkaConsumer` 4.4 and librdkafka consumers in one
 group on a Kafka 4.4 broker, with both protocols at once and in rolling restarts from `classic` to
 `consumer` and back ([results](../explanation/evidence.md#three-clients-on-kafka-4)). On 3.9
-brokers, kafka-python consumers share the group, too.
+brokers, kafka-python consumers also join.
 """
 
 VERDICTS = ("passed", "not passed")

@@ -178,9 +178,7 @@ def spark_session(
     master: str, options: Options | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """Start Spark on a master, or use the session of ``spark-submit`` (``submit``), and stop it at
-    the end.
-
-    Before that, the inputs of ``options`` are checked and its ``out`` is locked, because Spark
+    the end. The inputs of ``options`` are checked and its ``out`` is locked first, because Spark
     takes seconds to start. ``settings``: settings of Spark.
     """
     from zkaudit.job.place import locked

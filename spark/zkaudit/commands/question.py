@@ -44,8 +44,8 @@ class Clock:
     _text: str = ""
 
     def parse(self, text: str, option: str) -> str:
-        """Return a time in a text as ISO time in UTC. Raises BadParameter. ``option``: the option's
-        name."""
+        """Parse a time. Return it as an ISO time in UTC. Raises BadParameter. ``option``: the
+        option's name."""
         try:
             moment = datetime.fromisoformat(text)
             if moment.tzinfo is None:
@@ -76,7 +76,7 @@ def check_order(start: str | None, end: str | None) -> None:
 
 
 def iso(us: int | None) -> str | None:
-    """Return a time for JSON, as ISO time in UTC with milliseconds."""
+    """Return a time for JSON, as an ISO time in UTC with milliseconds."""
     if us is None:
         return None
     return datetime.fromtimestamp(us / _US, UTC).isoformat(timespec="milliseconds")
@@ -94,8 +94,7 @@ def _clock(_: click.Context, __: click.Parameter, name: str) -> Clock:
 
 
 class ArgumentsFirst(click.Command):
-    """A command whose arguments must precede ``--zookeeper-logs``, because that takes several
-    values."""
+    """A command whose arguments must precede ``--zookeeper-logs``, which takes several values."""
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Return the usage line with the arguments before the options, because only this order

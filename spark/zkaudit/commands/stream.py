@@ -52,7 +52,7 @@ class Report:
 
     def update(self, now: bool = False) -> None:
         """Write the report if something has changed, unless the last write was too recent. ``now``:
-        write it in any case if something has changed."""
+        write it even then."""
         begin = self._clock()
         if not self.behind or (begin < self._next and not now):
             return

@@ -267,8 +267,7 @@ def _walk(block: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def checked(block: bytes, starts: np.ndarray, lengths: np.ndarray) -> int:
-    """Return the number of records, counted from the first, before one has a wrong checksum or last
-    byte.
+    """Return the number of records before the first one with a wrong checksum or last byte.
 
     Adler-32 is linear, so the checksum of the whole block, with zeros between the payloads, follows
     from the records' checksums. It is computed in one call and compared. Only if it differs are the

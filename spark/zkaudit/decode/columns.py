@@ -67,8 +67,8 @@ def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> p
 
 
 def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
-    """Return the bytes at ``at`` with these sizes as a column. The positions must not decrease. A
-    size of -1 gives null.
+    """Return a column of the bytes that begin at ``at`` and have these sizes. The positions must
+    not decrease. A size of -1 gives null.
 
     Wanted and unwanted bytes alternate in one Arrow array over the block. Arrow then copies the
     wanted ones.

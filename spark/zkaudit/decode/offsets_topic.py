@@ -38,10 +38,9 @@ def decode(
     key: bytes | None, value: bytes | None, topic_name: Callable[[str], str] = _same
 ) -> dict[str, Any]:
     """Return the values of a record of ``__consumer_offsets`` for the columns of
-    ``schema.OFFSETS``, except its position.
-
-    ``kind`` is offset, group, one of ``KINDS``, other (another key) or damaged, with the reason in
-    ``fault``. ``topic_name`` returns the name for a topic id, or the id itself.
+    ``schema.OFFSETS``, except the record's position. ``kind`` is ``offset``, ``group``, one of
+    ``KINDS``, ``other`` (another key) or ``damaged``, with the reason in ``fault``. ``topic_name``
+    returns the name for a topic id, or the id itself.
     """
     try:
         return _decode(key, value, topic_name)

@@ -17,7 +17,7 @@ class FindingKind:
     Attributes:
         name: the value of the column ``kind``.
         severities: the severities that the rule assigns, the worst first. A finding that depends on
-            a transaction in doubt gets the next lower one.
+            a transaction in doubt gets the next lower severity.
         meaning: what happened.
         proof: what shows it, and what an inferred finding assumes.
         action: what to do.
@@ -200,8 +200,8 @@ _KINDS: Final = (
     FindingKind(
         "delivered twice",
         ("low",),
-        "Two members delivered the same messages, but not at the same time, for example after a "
-        "crash or an expiry.",
+        "Two members delivered the same messages at different times, for example after a crash or "
+        "an expiry.",
         "The members' journals.",
         "This is normal after a crash. Commit more often to repeat fewer messages.",
     ),

@@ -75,8 +75,8 @@ def _stored(place: Place) -> dict[str, Any]:
 def not_covered(
     times: Iterable[tuple[datetime | None, datetime | None, str]],
 ) -> Iterator[dict[str, Any]]:
-    """Yield a finding without a group for each time that no log covers. ``times``: begin, end and a
-    sentence for each."""
+    """Yield a finding, without a group, for each period that no log covers. ``times``: begin, end
+    and a sentence for each."""
     for begin, end, sentence in times:
         row = dict.fromkeys(_NAMES) | {
             "severity": "high", "kind": NOT_COVERED, "basis": "proven", "evidence": [],

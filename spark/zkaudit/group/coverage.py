@@ -12,7 +12,7 @@ LogGap = tuple[int, int]
 
 
 class Unknown(Enum):
-    """The type of ``UNKNOWN``. It is an enum so that type checkers know the only value."""
+    """The type of ``UNKNOWN``. It is an enum so that type checkers know its only value."""
 
     UNKNOWN = "unknown"
 
@@ -58,7 +58,8 @@ class Coverage:
     def is_known(self, zxid: int) -> bool:
         """Return whether all ephemeral znodes after a transaction are known.
 
-        In a log gap they are not, because a snapshot there shows only some of its transactions.
+        In a log gap they are not, because a snapshot there shows the effect of only some of the
+        gap's transactions.
         """
         segment = self.segment(zxid)
         known_from = self.known_from(segment)

@@ -139,8 +139,8 @@ class Lifetime:
         return None if self.start is UNKNOWN else self.start.zxid
 
     def seen_until(self, coverage: Coverage) -> int:
-        """Return the last transaction at which the znode is known to have existed. Only for a znode
-        whose end a log gap hides."""
+        """Return the last transaction at which the znode is known to have existed. Call it only if
+        a log gap hides the znode's end."""
         return max(coverage.end_of(self.seen_in), self.start_zxid or 0)
 
     def existed_before(self, zxid: int) -> bool:

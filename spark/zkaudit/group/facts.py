@@ -44,8 +44,8 @@ class Opened:
 
 
 class TopicEvent(NamedTuple):
-    """An operation on a topic's znode. One that is only known from a snapshot has the zxid of the
-    write, and the segment of the snapshot."""
+    """An operation on a topic's znode. An operation that is known only from a snapshot has the zxid
+    of the write, and the snapshot's segment."""
 
     chroot: str
     topic: str
@@ -91,8 +91,8 @@ class Topics(dict[tuple[str, str], Mapping[int, Partition]]):
 
 
 def topics_of(events: Iterable[TopicEvent]) -> Topics:
-    """Return the partitions of all topics. Of a topic that was recreated, only the latest ones are
-    returned; of a deleted topic, those until its deletion."""
+    """Return the partitions of all topics. A recreated topic has only its latest partitions, a
+    deleted topic those that it had until its deletion."""
     place = attrgetter("chroot", "topic")
     ordered = sorted(events, key=lambda event: event[:5])
     by_topic = {name: _partitions(list(group)) for name, group in groupby(ordered, place)}
@@ -170,7 +170,8 @@ class FactsReader:
         self._opened[session] = min(zxid, self._opened.get(session, zxid))
 
     def read(self, event: Event) -> None:
-        """Add an operation. All but those on znodes of brokers and topics are ignored."""
+        """Add an operation. Operations on other znodes than those of brokers and topics are
+        ignored."""
         path = event.path or ""
         if topic := _TOPIC.search(path):
             segment = self._coverage.segment(event.zxid)
@@ -197,7 +198,8 @@ class FactsReader:
             self.brokers.setdefault(session, set()).add(path)
 
     def events(self) -> list[TopicEvent]:
-        """Return the operations on topics. Those that the logs lack are taken from snapshots."""
+        """Return the operations on topics. Operations missing in the logs are taken from
+        snapshots."""
         logged = {key[:2] for key in self._topics}
         shown = (event for key, event in self._shown.items() if key[:2] not in logged)
         return [*self._topics.values(), *shown]

@@ -171,8 +171,8 @@ class Fold:
 
     @property
     def trees(self) -> set[str]:
-        """The parts of the group's tree, such as ``ids``, in which it has znodes. ``owners`` only
-        counts if it had an owner znode."""
+        """The parts of the group's tree, such as ``ids``, in which it has znodes. ``owners`` counts
+        only if there was an owner znode in it."""
         trees = {znode.tree for znode in self._znodes.values() if znode is not None}
         return trees if self._has_owners else trees - {OWNERS}
 

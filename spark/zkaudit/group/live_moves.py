@@ -36,7 +36,7 @@ class Acknowledgement(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A time in which a migratable member was registered but had not acknowledged the mode.
+    """A period during which a migratable member was registered but had not acknowledged the mode.
 
     ``end``: when it acknowledged or left, or the next mode was written; ``None``: none of these
     happened.
@@ -102,7 +102,7 @@ class Span:
 
 
 class Phase(NamedTuple):
-    """A time in which a member's session followed ZooKeeper or the coordinator. ``begin`` and
+    """A period during which a member's session followed ZooKeeper or the coordinator. ``begin`` and
     ``end`` are ``None`` if there was no change before or after it."""
 
     session: int
@@ -150,7 +150,7 @@ class LiveMove:
                 yield one
 
     def phases(self) -> Iterator[Phase]:
-        """Yield, for the session of each migratable member, the times at which it followed
+        """Yield, for the session of each migratable member, the periods during which it followed
         ZooKeeper or the coordinator.
 
         A new registration begins with the current mode. Later modes apply from the transaction with

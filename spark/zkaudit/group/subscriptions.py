@@ -48,7 +48,7 @@ def topics_of_filter(pattern: str, regex: str, topics: Sequence[str]) -> list[st
     """Return the topics among ``topics`` that a member's filter matches; none if the filter is
     invalid.
 
-    Internal topics are left out, as members do by default.
+    Internal topics are left out, as by members with default settings.
     """
     try:
         return list(expand("", Subscription(Pattern(pattern), {regex: 1}), topics, True))

@@ -93,9 +93,9 @@ def plan(
 
     ``ensemble``: the number of voting servers. By default it is the number of logs. In that case, a
     proposal is not dropped if any server continued after it, because there may be more servers, and
-    some logs may be those of observers, which do not vote. A single log with epochs of a leader is
-    treated as that of one of three servers. ``open_proposals``: see ``OPEN_PROPOSALS``; ``None``:
-    no limit.
+    some of the logs may belong to observers, which do not vote. A single log with a leader's epochs
+    is treated as the log of one of three servers. ``open_proposals``: see ``OPEN_PROPOSALS``;
+    ``None``: no limit.
     """
     by_server: dict[str, list[Range]] = defaultdict(list)
     for run in runs:
@@ -202,8 +202,8 @@ def settled(
 
 
 def is_open(history: History) -> bool:
-    """Whether all transactions after the first unconfirmed one are unconfirmed, too. Then none can
-    decide whether it was committed."""
+    """Whether all transactions after the first unconfirmed one are unconfirmed, too. Then none of
+    them can show whether the first one was committed."""
     first = min(history.unconfirmed, default=(2**63, 0))[0]
     confirmed = (subtracted(ranges, history.unconfirmed) for ranges in history.take.values())
     return all(last < first for ranges in confirmed for _, last in ranges)
@@ -364,7 +364,8 @@ def config_of(rows: pa.Table) -> tuple[int, bytes] | None:
 
 
 def apply(frame: DataFrame, history: History) -> DataFrame:
-    """Keep each operation once, leave out those never committed, and add the column ``confirmed``.
+    """Keep each operation once, leave out operations that were never committed, and add the column
+    ``confirmed``.
 
     ``frame`` has the columns of ``schema.TXNLOG``. Needs no shuffle, because each zxid is read from
     one server only. If the order matters, sort the result by zxid and idx, not by time.

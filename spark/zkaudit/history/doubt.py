@@ -32,8 +32,8 @@ NEEDED: Final = ("zxid", "idx", "session", "type", "path", "version", "ephemeral
 
 
 class Change(NamedTuple):
-    """A change of a znode. ``closed_zxid``: when the session that made it ended, if the logs show
-    that."""
+    """A change of a znode. ``closed_zxid``: the end of the session that made the change, if the
+    logs show it."""
 
     zxid: int
     act: str
@@ -44,8 +44,8 @@ class Change(NamedTuple):
 
 
 def of_znode(changes: Sequence[Change], log_gaps: Sequence[Range]) -> Iterator[tuple[int, bool]]:
-    """Yield the zxid of each unconfirmed change of a znode that the next confirmed change decides:
-    ``True`` if it proves that the change was committed, ``False`` if it refutes that.
+    """Yield each unconfirmed change of a znode that the next confirmed change decides: its zxid,
+    and whether it was committed.
 
     ``changes`` and ``log_gaps`` are in order.
     """

@@ -91,8 +91,8 @@ def stage(
     ``log_gaps``: pairs (after, before); all zxids strictly between the two are missing. A history
     that does not reach back to the first transaction begins with (0, its first zxid). ``snapshots``
     (``schema.SNAPSHOT``) add znodes whose creation is not in the logs. ``group``: a Java regex that
-    must match a group's whole name. ``keep`` stores a frame that is used several times under a
-    name, and returns the stored frame. ``known``: the result of ``selection.known``. Without
+    must match a group's whole name. ``keep`` stores, under a name, a frame that is used several
+    times, and returns the stored frame. ``known``: the result of ``selection.known``. Without
     ``facts``, there are no findings. ``limits``: the thresholds of rules.
     """
     if len(log_gaps) > MAX_LOG_GAPS:

@@ -69,8 +69,8 @@ class Options:
     """The input of an audit. ``start`` and ``end`` (ISO times, UTC) select findings by the
     leader's clock. The history is read from the last snapshot at least an hour before ``start``,
     which shows owners and offsets at that time. Without one, the whole history before ``start`` is
-    read. All logs after ``end`` are read, because only these may show the effect of a wrong
-    offset, and which transactions were committed."""
+    read. All logs after ``end`` are read, because only they may show the effect of a wrong offset,
+    or which transactions were committed."""
 
     logs: Sequence[str]
     out: str

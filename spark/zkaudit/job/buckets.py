@@ -198,9 +198,9 @@ class Recorder:
         """Write a batch, or write it again after a crash. The rows are then the same, unless
         ZooKeeper has deleted a log in the meantime, which leaves a log gap.
 
-        Before that, deletes directories that were merged into another one, and merges earlier
-        batches if enough have been written. If the process was killed before the round of a merged
-        batch ended, the next round audits all groups in the merged directory.
+        Before writing, deletes directories that were merged into another one, and merges earlier
+        batches if there are enough. If the process was killed before the round of a merged batch
+        ended, the next round audits all groups in the merged directory.
         """
         self.new = True
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -477,8 +477,8 @@ class BucketStore(Store):
                     shutil.copytree(folder, place / folder.name, copy_function=_link)
 
     def of_audited(self, rows: DataFrame) -> DataFrame:
-        """Return rows without those of groups that are not audited. Such rows occur, because a
-        session may use an audited group and another one."""
+        """Leave out rows of groups that are not audited. There are such rows if a session used both
+        an audited group and another one."""
         return rows if self.before is None else rows.where(self._is_audited())
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
@@ -504,8 +504,9 @@ class BucketStore(Store):
         return used.toArrow()["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
-        """Return the time for ``Facts.known_us``. If not all groups are audited, ``rows`` may be
-        incomplete, so the time of the last round that audited all groups is returned."""
+        """Return ``Facts.known_us``, as ``Store.known_us`` does. If not all groups are audited,
+        ``rows`` may be incomplete, so the time of the last round that audited all groups is
+        returned."""
         if self.before is None:
             self._known_us = super().known_us(rows, known)
         else:

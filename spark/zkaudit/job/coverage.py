@@ -100,7 +100,7 @@ def _ends(logged: Iterable[LoggedRun]) -> Iterator[tuple[LoggedRun, int, int]]:
 
 
 def check_agreement(logged: Iterable[LoggedRun]) -> None:
-    """Raise AuditError if two logs have different transactions with one zxid.
+    """Raise AuditError if two logs have different transactions with the same zxid.
 
     A leader gives each zxid to one transaction, and all servers log the same time for it. The times
     of a sample are compared.
@@ -258,7 +258,8 @@ class Coverage:
         damaged: the damaged logs.
         cut: the result of ``cut_off``.
         large: logs with a record that is longer than servers read by default.
-        missing: begin, end and reason of each requested time that no log covers; ``None``: unknown.
+        missing: begin, end and reason of each requested period that no log covers; ``None``:
+        unknown.
         last_zxid: the last transaction.
     """
 
@@ -280,7 +281,7 @@ class Coverage:
     def sentences(
         self, zone: tzinfo | None = UTC, name: str = "UTC"
     ) -> Iterator[tuple[datetime | None, datetime | None, str]]:
-        """Yield begin, end, and a sentence for each time that no log covers. Times are shown in
+        """Yield begin, end, and a sentence for each period that no log covers. Times are shown in
         ``zone`` (``None``: the zone of this machine)."""
         for begin, end, reason in self.missing:
             moments = moment_of(begin), moment_of(end)

@@ -105,7 +105,7 @@ def export(
 
     Raises InputMissingError if there is no audit, AuditError for refused tables, for a format that
     the session lacks and for a place that cannot be written, and SchemaMismatchError for a table
-    with other columns.
+    with different columns.
     """
     now = datetime.now(UTC)
     run_id = run_id or f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"

@@ -40,10 +40,10 @@ def transactions(
     """Read the logs of all servers. Return rows of ``schema.TXNLOG_GROUPS``, including runs and
     duplicates.
 
-    ``group``: a Java regex. A group's rows are left out if its name does not begin like the regex,
-    so rows of groups that do not match may be returned, too. ``begin``: the first zxid to read.
-    ``files``: read only these logs. A damaged log is read up to the damage. Its last run has the
-    reason.
+    ``group``: a Java regex. A group's rows are left out if the beginning of its name rules out a
+    match, so rows of groups that do not match may be returned, too. ``begin``: the first zxid to
+    read. ``files``: read only these logs. A damaged log is read up to the damage. Its last run has
+    the reason.
     """
     options = {"table": "groups", "corruption": "stop", **_of_group(group), **_from(begin)}
     return _logs(spark, directories, options, files)
@@ -62,8 +62,8 @@ def once(
     ``heads`` for them.
 
     All servers of an ensemble log the same transactions, and ``committed.plan`` takes each from the
-    first server that has it. So the first server's logs are read completely, and from the others at
-    first only zxids. Then those other logs are read that have more transactions. ``keep`` stores a
+    first server that has it. So the first server's logs are read completely, but at first only the
+    zxids of the others. Then the other logs that have more transactions are read. ``keep`` stores a
     frame under a name and returns the stored frame. ``voters``: number of voting servers.
     """
     name = min(log.server for log in logs)
@@ -88,7 +88,7 @@ def once(
 def of_group(rows: DataFrame, snapshots: DataFrame | None, group: str) -> DataFrame:
     """Return rows without sessions and refused writes that have nothing to do with ``group``.
 
-    These are rows of sessions that used no group whose name begins like the regex. ``rows`` and
+    These are rows of sessions that used no group whose rows ``transactions`` returns. ``rows`` and
     ``snapshots`` must have been read for ``group``.
     """
     begins = selection.group_begins(group)

@@ -159,7 +159,9 @@ class Store:
         return stage.read("used", "session")["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
-        """Return the time for ``Facts.known_us``. ``rows``: all rows of ``inputs.transactions``."""
+        """Return the time of the first transaction at or after zxid ``known``, for
+        ``Facts.known_us``; ``None`` if there is none. ``rows``: all rows of
+        ``inputs.transactions``."""
         if not known:
             return None
         later = rows.where(F.col("kind").isNull() & (F.col("zxid") >= known))
@@ -173,7 +175,7 @@ class Store:
         return int(names.group_by(["chroot", "group_id"]).aggregate([]).num_rows)
 
     def waiting(self, groups: DataFrame) -> None:
-        """Note the groups in which the rules may find more when the history goes on."""
+        """Note the groups in which the rules may find more when the history continues."""
 
     def close(self) -> None:
         """Store the data that the next round needs. Called before the summary is written."""

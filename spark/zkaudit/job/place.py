@@ -57,7 +57,8 @@ def prepare(place: str) -> Path:
 def locked(place: str | Path) -> Iterator[Path]:
     """Create the directory of an audit, and keep other processes from writing to it.
 
-    Raises what ``prepare`` does, and AuditError while another audit, stream or report writes there.
+    Raises the errors of ``prepare``, and AuditError while another audit, stream or report writes
+    there.
     """
     try:
         import fcntl
@@ -97,7 +98,7 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file. If the disk is full, the OSError names the file, which Python's does not."""
+    """Write a file. If the disk is full, the OSError names the file, unlike Python's own."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -134,8 +135,8 @@ def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> Non
 def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
     """Return the summary and the tables of the newest finished audit.
 
-    Raises InputMissingError if there is none, and AuditError if its tables have no version or
-    another one.
+    Raises InputMissingError if there is none, and AuditError if the schema version of its tables is
+    missing or not this release's.
     """
     out = Path(place)
     tables = (out / "tables").resolve()  # the link's current target; it may change later

@@ -43,7 +43,7 @@ class Begin:
     """Where the recorded history of a stream begins.
 
     Args:
-        zxid: the last zxid before the beginning, which is ignored.
+        zxid: the last zxid before the beginning; transactions up to it are ignored.
         time_us: the time of the last deleted transaction, in microseconds since 1970.
     """
 
@@ -162,8 +162,9 @@ def state_at(
 ) -> DataFrame:
     """Return the znodes after a transaction as rows of ``schema.SNAPSHOT``.
 
-    They are those of the last snapshot behind the last log gap, changed by later operations.
-    ``rows``: the recorded rows, with all runs. ``snapshots``: the result of ``inputs.snapshots``.
+    They are those of the newest snapshot up to ``zxid``, if there is a log gap, with the changes by
+    later operations. ``rows``: the recorded rows, with all runs. ``snapshots``: the result of
+    ``inputs.snapshots``.
     """
     parts, since = [], 0
     if snapshots is not None and any(first <= zxid for _, first in committed.log_gaps_of(plan)):

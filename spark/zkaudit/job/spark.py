@@ -102,8 +102,8 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of a Spark error. For an error from Java, that line only names the
-    call."""
+    """Return the first line of a Spark error; for an error from Java the second line, because the
+    first only names the call."""
     lines = [line.removeprefix(": ").strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         del lines[0]

@@ -73,8 +73,7 @@ class Sessions:
 
 
 def fold_of(history: GroupHistory, events: Iterable[Event]) -> Fold:
-    """Return a ``Fold`` for a history, to which no event was applied yet. ``events``: all events
-    that will be applied."""
+    """Return a new ``Fold`` for a history. ``events``: all events that will be applied to it."""
     coverage = Coverage(history.log_gaps, history.known)
     shown = list(shown_of(history.nodes))
     later = LaterEvents(coverage, shown)

@@ -117,8 +117,8 @@ class GroupHistory:
 def read(question: Question) -> GroupHistory:
     """Read the history of a group.
 
-    Raises InputMissingError if a directory has no logs, or if the logs do not have the group or the
-    time; AuditError if logs contradict each other; LogFormatError if a log is damaged.
+    Raises InputMissingError if a directory has no logs, or if the logs do not contain the group or
+    the time; AuditError if logs contradict each other; LogFormatError if a log is damaged.
     """
     logs, snapshots = selection.find(question.directories)
     before = selection.begin_snapshot(logs, snapshots, question.start)

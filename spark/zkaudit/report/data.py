@@ -103,7 +103,7 @@ class Tables:
     def rows(
         self, name: str, columns: Sequence[str], where: pc.Expression | None = None
     ) -> pa.Table:
-        """Return the rows of a table that match ``where``, in memory. There must be few."""
+        """Return the rows of a table that match ``where``, in memory. Only for few rows."""
         return self._every[name].to_table(list(columns), filter=self._where(name, where))
 
     def batches(

@@ -86,7 +86,7 @@ def parse_servers(text: str, several: str | None = None) -> dict[str, list[Place
     In ``path``, places are separated by commas. ``paths`` is a JSON list, which Spark creates from
     ``load([PLACE, ...])``. A place is a directory, a file, or a glob, given as a path or a URL (see
     ``storage``). ``NAME=PLACE`` names the server; several places may have the same name, such as a
-    server's ``dataLogDir`` and ``dataDir``. Without a name, the server is called like the
+    server's ``dataLogDir`` and ``dataDir``. Without a name, the server has the name of the
     directory. Raises ``ConfigError``, ``InputMissingError``, ``AuditError``.
     """
     named = [split_name(part) for part in filter(None, map(str.strip, text.split(",")))]
@@ -221,7 +221,7 @@ def within(pieces: list[Piece], filters: Filters) -> Iterator[Piece]:
 
 
 def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece]:
-    """Split logs that are too long for two tasks into pieces for one task each.
+    """Split logs that are longer than two tasks may read. Each piece is read by one task.
 
     Servers begin a new log about every 100,000 transactions, so such files are rare. Each is
     scanned once. A compressed log is not split, because each part would have to unpack everything

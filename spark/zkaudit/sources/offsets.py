@@ -66,10 +66,9 @@ def read(
 
 
 def commits(rows: DataFrame) -> DataFrame:
-    """Return the rows of the table ``commits`` with ``store`` = kafka. Columns that do not apply
-    are null.
-
-    ``kind`` is commit, same, or deleted (a tombstone: the offset expired or was deleted).
+    """Return the rows of the table ``commits`` with ``store`` = ``kafka``. Columns that do not
+    apply are null. ``kind`` is ``commit``, ``same``, or ``deleted`` (a tombstone: the offset
+    expired or was deleted).
     """
     place = ("log_partition", "group_id", "topic", "partition")
     before = F.lag("committed").over(Window.partitionBy(*place).orderBy("log_offset"))

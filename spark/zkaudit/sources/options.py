@@ -36,7 +36,7 @@ class Option:
     """An option of a data source.
 
     Attributes:
-        logs_only: whether ``zookeeper_snapshot`` does not have it.
+        logs_only: whether only ``zookeeper_txnlog`` has it.
         internal: whether only Spark or zkaudit sets it, so that it is not on the reference page.
     """
 

@@ -144,8 +144,8 @@ def snapshot_rows(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBatch:
     """Return the znodes of a batch that an audit needs: the root, topics, brokers, and groups'
-    ephemeral znodes, offsets, migration markers and modes. ``begins``: how the groups' names
-    begin."""
+    ephemeral znodes, offsets, migration markers and modes. ``begins``: the prefixes of the groups'
+    names."""
     paths = batch["path"]
     needed = pc.not_equal(batch["ephemeral_owner"], 0)
     for end in ("/migration", "/live/mode"):

@@ -86,7 +86,8 @@ def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece],
 
 
 def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
-    """Return the last zxid to read to find changes before ``end`` (ISO, UTC); ``None``: read all.
+    """Return the last zxid that must be read for changes before ``end`` (ISO, UTC); ``None``: read
+    all.
 
     Only whole logs are left out: those that begin more than ``AFTER_END`` after ``end``. The logs
     with the lowest zxid are always read.
@@ -190,8 +191,8 @@ def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[
     """Return the snapshots to read because of log gaps.
 
     These are the first snapshot after each gap, because the logs show all changes after it, and the
-    last one inside it, because it shows members that registered before the logs continue. Of
-    snapshots with the same zxid, one is returned.
+    last one inside the gap, because it shows members that registered before the logs continue. Of
+    snapshots with the same zxid, only one is returned.
     """
     one = {piece.zxid: piece for piece in reversed(found)}
     taken = sorted(one)

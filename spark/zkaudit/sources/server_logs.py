@@ -42,7 +42,7 @@ def _local(place: str) -> Path:
 
 def addresses(places: Sequence[str], sessions: Container[int] | None = None) -> dict[int, str]:
     """Return the client address of each session that a line of the servers' logs names.
-    ``sessions``: only of these.
+    ``sessions``: the sessions to look for.
 
     If a session was resumed from another address, it gets all its addresses in alphabetical order,
     because the lines of different servers have no common order in time.

@@ -200,7 +200,7 @@ class StreamLogReader(DataSourceStreamReader):
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, dict[str, Any]]:
         """Scan from ``start`` to the end of the last complete record. ``limit`` has no effect.
 
-        Before Spark 4.2 there are no arguments, and the scan starts at the end of the previous
+        Before Spark 4.2, Spark passes no arguments, and the scan starts at the end of the previous
         one.
         """
         start = self._latest if start is None else start

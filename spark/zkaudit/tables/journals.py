@@ -262,8 +262,8 @@ def _times(each: DataFrame) -> DataFrame:
 
 
 def views(lines_: DataFrame) -> DataFrame:
-    """Return the table ``views``. A row lasts from one time at which a member reads the group to
-    the next, or to the end of its journal."""
+    """Return the table ``views``. A row lasts from one read of the group by a member to its next
+    read, or to the end of its journal."""
     ends = ("SessionLost", "Close", "CloseRequested")
     every = Window.partitionBy(*GROUP, "member", "file")
     readings = lines_.withColumn("last", F.max("at").over(every)).where(

@@ -28,8 +28,8 @@ __all__ = ["Committed", "Delivery", "Herd", "Lowered", "Owned", "Records", "Stat
 
 @dataclass(slots=True)
 class Records:
-    """The journals and coordinator's records of a group. First add all other data, then call
-    ``committed`` with each commit."""
+    """The journals of a group's members, and the coordinator's records of the group. First add all
+    other data, then call ``committed`` with each commit."""
 
     group: str
     moves: bool = False

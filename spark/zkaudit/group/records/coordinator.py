@@ -70,7 +70,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A state whose generation differs from that of the state before it."""
+    """A state whose generation differs from the previous state's."""
 
     state: State
     before: State | None
@@ -111,7 +111,7 @@ class Owned(NamedTuple):
 
 class Lowered(NamedTuple):
     """A commit of a lower offset than before: a row of the table ``commits`` with ``store`` =
-    kafka."""
+    ``kafka``."""
 
     topic: str
     partition: int
@@ -148,10 +148,10 @@ class _Rebalances(NamedTuple):
 def storms(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Finding]:
     """Return one finding for each period with many generations.
 
-    The limits are those of storms in ZooKeeper. The coordinator also counts generations that no
-    member completed, so a state's generation may be several higher than the previous one's. These
-    generations are spread over the time between the two states, and only those within
-    ``storm_seconds`` are counted.
+    The limits are the same as for storms in ZooKeeper. The coordinator also counts generations that
+    no member completed, so the generation may rise by more than one between two states. These
+    generations are spread over the time between the states, and only those within ``storm_seconds``
+    are counted.
     """
     span = int(limits.storm_seconds * 1000)
     timed = sorted(_timed(changes, span), key=lambda rebalance: rebalance.change.state.order)

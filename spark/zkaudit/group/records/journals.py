@@ -21,7 +21,7 @@ TopicPartition = tuple[str, int]
 
 
 class Delivery(NamedTuple):
-    """A time in which a member delivered messages of a partition: a row of the table
+    """A period during which a member delivered messages of a partition: a row of the table
     ``deliveries``."""
 
     topic: str
@@ -46,7 +46,7 @@ class Delivery(NamedTuple):
 
 
 class View(NamedTuple):
-    """A time in which a member acted on what it had read about the group: a row of the table
+    """A period during which a member acted on what it had read about the group: a row of the table
     ``views``."""
 
     member: str
@@ -184,8 +184,8 @@ def delivery_gaps(group: str, deliveries: Sequence[Delivery]) -> Iterator[Findin
     """Return the findings about messages that no member delivered, although a member delivered
     later ones.
 
-    Messages that a reset skipped are another finding (``offset_resets``). Call it only if the
-    journals are complete (``are_complete``).
+    Messages that a reset skipped are left to ``offset_resets``. Call it only if the journals are
+    complete (``are_complete``).
     """
     before: Delivery | None = None
     for row in sorted(deliveries, key=lambda d: (d.start, d.end, d.member)):

@@ -9,7 +9,7 @@ _R = TypeVar("_R")
 
 
 class Interval(NamedTuple, Generic[_R]):
-    """A time from ``begin`` up to, but excluding, ``end``, and the row of a table that it belongs
+    """A period from ``begin`` up to, but excluding, ``end``, and the table row that it belongs
     to."""
 
     owner: Any
@@ -19,7 +19,7 @@ class Interval(NamedTuple, Generic[_R]):
 
 
 class Overlap(NamedTuple, Generic[_R]):
-    """Two rows whose times overlap, and the time that they share. ``row`` began later than
+    """Two rows whose periods overlap, and the period that they share. ``row`` began later than
     ``other``."""
 
     row: _R

@@ -296,8 +296,8 @@ class _Offset:
 
 
 class StuckPartitions(Rule):
-    """Finds partitions whose offset stood still for a time while their owner committed others of
-    the topic, although it had risen regularly. There is one finding for each partition.
+    """Finds partitions whose offset had risen regularly, and then stood still while their owner
+    committed other partitions of the topic. There is one finding for each partition.
 
     ``medium``: the offset then rose by about as much as usual in such a time, so the partition had
     messages. ``low``: it has not risen again. If it rose less, the partition probably had no
@@ -348,7 +348,7 @@ class StuckPartitions(Rule):
         return [self._finding(pause) for pause in known]
 
     def finish(self, end: Moment) -> Iterator[Finding]:
-        """Report the longest pause of each partition, and those that have not ended."""
+        """Report each partition's longest pause, and pauses that have not ended."""
         newest = {
             topic: max(state.time for state in partitions.values())
             for topic, partitions in self._topics.items()

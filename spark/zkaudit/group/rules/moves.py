@@ -115,7 +115,8 @@ class TooEarly(Rule):
     """Finds modes that were written before a member had acknowledged the previous one.
 
     ``zkmigrate`` reads the group's members after it has written a mode. So it must have known each
-    member that was registered by then. A member that registered later may have joined after that.
+    member that was registered at the write. A member that registered later may have joined after
+    ``zkmigrate`` read them.
     """
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
@@ -365,7 +366,7 @@ class StandsStill(Rule):
         return ()
 
     def finish(self, end: Moment) -> Iterator[Finding]:
-        """Check how long members took to acknowledge each mode, and how long it lasted."""
+        """Check how long members took to acknowledge each mode, and how long the mode lasted."""
         for span in self._move.spans if self._move is not None else ():
             if span.mode is None or (span.created and span.mode is Mode.ZOOKEEPER):
                 continue  # a group that was never moved

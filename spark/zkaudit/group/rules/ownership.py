@@ -17,7 +17,7 @@ class ForeignReleases(Rule):
 
     The severity is below critical if both sessions belong to one member, because then no other
     member consumes the partition. A znode that is older than the logs, or than the last log gap,
-    cannot belong to a session that began after that.
+    cannot belong to a session that began later.
     """
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:

@@ -130,8 +130,8 @@ class Jumps(Rule):
     Larger rises are worse (see ``raised``).
 
     A partition that was created within the logs began at 0. For the first commit after a claim, the
-    time begins at the claim. A topic's usual rate is known only at the end. If the offset was
-    deleted, it is unknown where the owner started, so any higher offset is a finding.
+    time is measured from the claim. A topic's usual rate is known only at the end. If the offset
+    was deleted, it is unknown where the owner started, so any higher offset is a finding.
     """
 
     def __init__(self, group: Group) -> None:

@@ -71,7 +71,8 @@ def raised(severity: str, skipped: int, limits: Limits) -> str:
     """Return the severity of a finding about offsets that may not have been delivered.
 
     It rises by one step if the fastest consumer (``jump_rate``) needs at least a minute to read so
-    many, and by another for an hour, a day, and a month. ``skipped``: the number of offsets.
+    many, and by one more step each for an hour, a day, and 30 days. ``skipped``: the number of
+    offsets.
     """
     seconds = skipped / limits.jump_rate
     steps = sum(seconds >= least for least in _READING_SECONDS)
@@ -148,8 +149,8 @@ class Group:
         return known_from is not None and zxid >= known_from
 
     def is_migration(self, commit: Commit) -> bool:
-        """Whether a migration wrote an offset. Migrations are mirrors, sessions that register
-        without topics, and sessions that write the migration marker at any time."""
+        """Whether a migration wrote an offset: a mirror, a session that registers without topics,
+        or a session that writes the migration marker at any time."""
         if commit.by_mirror or commit.session in self._movers:
             return True
         later = self.later
@@ -171,7 +172,7 @@ class Group:
 
     def any_existed(self, live: Iterable[Lifetime], at: Moment | Unknown) -> bool:
         """Whether at least one of these znodes is known to have existed at ``at``. ``live``:
-        lifetimes that began before that, and have not ended."""
+        lifetimes that began before ``at``, and have not ended."""
         return any(
             lifetime.seen_in == self.coverage.last_segment
             or (at is not UNKNOWN and at.zxid <= lifetime.seen_until(self.coverage))
@@ -180,7 +181,7 @@ class Group:
 
     def last_end(self, ended: Moment | None, live: Iterable[Lifetime]) -> Moment | None:
         """Return when the last of several znodes ended, or was last seen before a log gap; ``None``
-        if one exists until the end.
+        if one still exists at the end.
 
         Args:
             ended: the last end of the znodes that have ended.
@@ -200,12 +201,13 @@ class Group:
     def from_known(
         self, partition: Partition, begin: Moment, until: Moment | None
     ) -> tuple[Moment, bool]:
-        """Return where a time without an owner certainly begins, and whether that is after
+        """Return where a period without an owner certainly begins, and whether that is after
         ``begin``.
 
         Before a snapshot shows all owners again, a log gap may hide one. If the first such point in
-        the segment where the time ends is after ``begin``, the time begins there. ``until``: the
-        end of the time, in the current segment or an earlier one; ``None``: the end of the history.
+        the segment where the period ends is after ``begin``, the period begins there. ``until``:
+        the end of the period, in the current segment or an earlier one; ``None``: the end of the
+        history.
         """
         last = self.coverage.last_segment
         segment = last if until is None else self.coverage.segment(until.zxid)
@@ -287,7 +289,7 @@ class Rule:
 
     def membership(self, row: Membership) -> Iterable[Finding]:
         """Handle a member that joined or left. ``began`` or ``ended`` was called before with its
-        registration. It may have left in a log gap."""
+        registration. The member may have left in a log gap."""
         return ()
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
@@ -312,8 +314,8 @@ class Rule:
         return ()
 
     def gap(self) -> Iterable[Finding]:
-        """Handle a log gap before the next row. The state in ``Group`` is still that from before
-        the gap."""
+        """Handle a log gap before the next row. ``Group`` still has its state from before the
+        gap."""
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:

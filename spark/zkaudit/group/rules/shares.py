@@ -33,7 +33,7 @@ class Shares(Rule):
     """Finds members that own fewer partitions at the end of the history than any assignment would
     give them.
 
-    With n partitions and t streams, both of the old strategies give each stream at least n / t
+    With n partitions and t streams, both legacy strategies give each stream at least n / t
     partitions, rounded down. (roundrobin counts all topics together; it requires that all members
     subscribe to the same topics.) A partition without an owner is a separate finding, so here it
     counts as owned by the member. Groups that rebalanced less than ``unowned_seconds`` before the

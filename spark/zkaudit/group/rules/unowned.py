@@ -55,14 +55,14 @@ class _Time(NamedTuple):
 
 
 class Unowned(Rule):
-    """Finds times in which a partition had no owner while a member that subscribes to its topic was
-    registered.
+    """Finds periods in which a partition had no owner while a member that subscribes to its topic
+    was registered.
 
     The proof is one member that was registered for the whole time. If it registered after the
-    partition had lost its owner, the time begins with its registration. If it left before the next
-    claim, for example because an operator restarted it, the time ends then. A deleted topic has no
-    partitions, and a recreated topic may have fewer. The partitions of a recreated topic have no
-    owner from its creation on.
+    partition had lost its owner, the period begins with its registration. If it left before the
+    next claim, for example because an operator restarted it, the period ends then. A deleted topic
+    has no partitions, and a recreated topic may have fewer. The partitions of a recreated topic
+    have no owner from its creation on.
     """
 
     def __init__(self, group: Group) -> None:
@@ -74,7 +74,7 @@ class Unowned(Rule):
         """By path, until the next claim, the longest time that ended because the member left."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Note that a claim ends the time without an owner."""
+        """Note that a claim ends the period without an owner."""
         if lifetime.znode.tree != OWNERS or lifetime.start is UNKNOWN:
             return ()
         znode, start = lifetime.znode, lifetime.start
@@ -127,7 +127,7 @@ class Unowned(Rule):
                     yield znode
 
     def gap(self) -> Iterable[Finding]:
-        """Report the times without an owner that ended before the log gap, or last until it."""
+        """Report the periods without an owner that ended before the log gap, or last until it."""
         yield from self._before_gap()
         self._released.clear()
         self._until_left.clear()
@@ -302,7 +302,7 @@ class Unclaimed(Rule):
 
     Partitions of a topic that were created together are kept as one row until the end, which limits
     the number of rows if members join and leave often. If both the member and the partition are
-    older than the logs, the time begins with the snapshot that shows that there was no owner.
+    older than the logs, the period begins with the snapshot that shows no owner.
     """
 
     def __init__(self, group: Group) -> None:
@@ -320,7 +320,7 @@ class Unclaimed(Rule):
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Note the time of a registration, or that a partition had an owner."""
+        """Note how long a member was registered, or that a partition had an owner."""
         if lifetime.znode.tree == OWNERS:
             assert lifetime.end is not None
             self._own(lifetime, lifetime.end.zxid, _is_shown(lifetime))

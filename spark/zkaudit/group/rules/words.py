@@ -49,8 +49,8 @@ def two_leaders(first: int, last: int) -> bool:
 
 
 def clocks(first: int, last: int) -> str:
-    """Return the sentence that two times are from different clocks; empty if ZooKeeper elected no
-    new leader between the two zxids."""
+    """Return a sentence which says that two times are from different clocks; empty if ZooKeeper
+    elected no new leader between the two zxids."""
     if not two_leaders(first, last):
         return ""
     return (
