@@ -161,7 +161,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.NOT_MOVED: (
         "The group was not moved, is not in a live move, and is not mirrored.",
-        "Nothing, or move it first.",
+        "Nothing, or move it.",
     ),
     Reason.MOVED: (
         "The group is recorded as moved to Kafka.",
