@@ -47,7 +47,7 @@ def cluster() -> None:
 @count_option("--brokers", default=1, most=16, help="How many brokers to start.")
 @_json_option
 def up(directory: Path, kafka: str, brokers: int, as_json: bool) -> None:
-    """Start an empty cluster and leave it running until `cluster down`."""
+    """Start an empty cluster that runs until `cluster down`."""
     directory = directory.absolute()
     zookeeper = "" if kafka in KRAFT_LINES else "ZooKeeper and "
     click.echo(f"starting {zookeeper}{brokers} x Kafka {KAFKA_LINES[kafka]} ...", err=True)
