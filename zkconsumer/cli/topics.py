@@ -29,7 +29,7 @@ def topics() -> None:
 def list_(
     zookeeper: str, timeout: float, security: SecurityConfig, bootstrap: str | None, how: How
 ) -> None:
-    """List topics, and how many partitions are leaderless or under-replicated."""
+    """List topics with their leaderless and under-replicated partitions."""
     with GroupTools(zookeeper, timeout, security, bootstrap) as tools:
         rows = tools.list_topics()
     print_notes(tools.notes)
