@@ -44,10 +44,10 @@ class Found(NamedTuple):
 
 
 FOUND: Mapping[str, Found] = {
-    "begins_at_zookeepers_offset": Found("live", 12, "offset_carried_over"),
-    "commits_changes_alone": Found("live", 16, "move_resumes"),
+    "begins_at_zookeepers_offset": Found("live", 5, "offset_carried_over"),
+    "commits_changes_alone": Found("live", 14, "move_resumes"),
     "commits_in_zookeeper_alone": Found("live", 2, "move_resumes"),
-    "delivers_with_one_lock": Found("live", 2, "both_locks"),
+    "delivers_with_one_lock": Found("live", 0, "both_locks"),
     "hears_of_no_mode": Found("live", 0, "move_resumes"),
     "keeps_what_an_expelled_member_has": Found("live", 5, "both_locks"),
     "leaves_the_ids_open": Found("live", 0, "legacy_kept_out"),
