@@ -86,7 +86,7 @@ test-unit: $(STAMP) ## the tests of functions and classes, of properties and of 
 	$(BIN)/pytest $(BY_TEST) tests/unit tests/property tests/repo
 
 test-sim: $(STAMP) ## groups, migrations, models and decoders in virtual time, with random faults and inputs (4 minutes)
-	$(BIN)/pytest $(BY_TEST) tests/sim tests/model tests/fuzz $(EVERY_POINT)
+	$(BIN)/pytest $(BY_TEST) --timeout=1500 tests/sim tests/model tests/fuzz $(EVERY_POINT)
 
 test-faults: setup ## members and tools on servers and connections that fail
 	$(BIN)/pytest $(BY_FILE) $(FAULTS)
