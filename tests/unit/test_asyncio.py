@@ -93,7 +93,7 @@ def test_random_cancellations_neither_lose_nor_repeat(way: str) -> None:
             assert (info.consumed_offset or 0) <= len(each)
 
     async def disturb(number: int) -> None:
-        while cancelled < enough:
+        while cancelled < enough or sent[number] <= 5:
             alone = rng.random() < 0.5  # or the next begins before the cancelled task has ended
             task = asyncio.create_task((one_at_a_time if alone else loop)(number))
             for _ in range(rng.randrange(4)):
@@ -119,7 +119,6 @@ def test_random_cancellations_neither_lose_nor_repeat(way: str) -> None:
         run(all_streams())
     finally:
         over.set()
-    assert min(sent) > 5
     for number, each in enumerate(seen):
         assert each == list(range(sent[number])), "lost, skipped or repeated"
 
