@@ -68,7 +68,7 @@ def test_a_message_that_never_becomes_whole_ends(monkeypatch: pytest.MonkeyPatch
     """A broker cuts each answer off. No request asks for more than the protocol can express."""
     whole = batch([(None, b"x" * 100)], 3)
     fetcher = Fetcher(whole[:-1])
-    with pytest.raises(InvalidMessageError, match="t-0: .* at offset 3, "):
+    with pytest.raises(InvalidMessageError, match=r"t-0: .* at offset 3, "):
         log(monkeypatch, fetcher).read(3, 0)
     assert max(fetcher.limits) == 2**31 - 1
 
